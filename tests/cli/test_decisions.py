@@ -50,7 +50,9 @@ def test_calibration_lowers_the_error_and_is_used_once_it_is_saved(tmp_path: Pat
     text = "the bear sees the forest"
     sure = bertwright.load(model).classify(text)
     assert (model / "task.json").read_bytes() == (trained / "task.json").read_bytes()
-    assert evaluate(model, dev, "--calibrate", "--save-decisions") == 0
+    assert evaluate(model, dev, "--calibrate", "--save-decisions", "--max-length", 40) == 0
+    fields, before_fields = (json.loads((folder / "task.json").read_text()) for folder in (model, trained))
+    assert {name for name in fields if fields[name] != before_fields[name]} == {"temperature"}
     tempered = bertwright.load(model).classify(text)
     assert (tempered.label, tempered.probability < sure.probability) == (sure.label, True)
     assert evaluate(model, dev, "--calibrate", "--output", tmp_path / "b.json") == 0
@@ -117,6 +119,16 @@ def test_slices_divide_the_examples_by_length_label_and_column(tmp_path: Path, t
     assert [row["source"] for row in written["by source"]] == ["web", "mail"]
     total = sum(row["examples"] * row["accuracy"] for row in written["by source"])
     assert total / 100 == pytest.approx(written["accuracy"])
+
+
+def test_decisions_are_not_saved_in_a_checkpoint(
+    tmp_path: Path, trained: Path, dev: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its state.json holds the digests of its files."""
+    model = Path(shutil.copytree(trained, tmp_path / "step-00000001"))
+    (model / "state.json").write_text("{}")
+    assert evaluate(model, dev, "--calibrate", "--save-decisions") == 2
+    assert "--save-decisions: expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

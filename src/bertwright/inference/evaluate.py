@@ -14,7 +14,7 @@ from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_minimum, check_not_str
 from bertwright.inference.decisions import DecisionSettings, Scored, decide, make_tables
 from bertwright.inference.predict_settings import TABLE_SUFFIXES
-from bertwright.interop.model_files import check_model, model_folder
+from bertwright.interop.model_files import check_model, is_finished_folder, model_folder
 from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.text.sources import check_exist, check_unique
@@ -96,6 +96,8 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     check_exist(settings.inputs)
     for name in (settings.model, *settings.ensemble):
         check_model(name)
+    if settings.decisions.save_decisions and not is_finished_folder(settings.model):
+        raise ValueError(f"--save-decisions: expected a model folder or a finished run, got {settings.model}; omit it")
     from bertwright.inference.evaluate_vectors import evaluate_vectors, scores_vectors
 
     if scores_vectors(settings):
@@ -107,7 +109,7 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     from bertwright.inference.load_task_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble
     from bertwright.tasks.shown_examples import show_examples
-    from bertwright.tasks.task_folder import TASK_FILE, rewrite_task
+    from bertwright.tasks.task_folder import save_decisions
     from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.context import execution_context
 
@@ -138,8 +140,6 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
             temporary.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if settings.errors is not None and errors_file is not None:
             wrong = _write_errors(errors_file, settings.errors.suffix, task, examples, predictions)
-        if settings.decisions.save_decisions:
-            rewrite_task(model_folder(settings.model), task)
     name = f"{len(members)} models" if settings.ensemble else settings.model
     reporter.record(Heading(f"{name} on {len(examples):,} examples"))
     warnings = notices + task.warnings(examples, settings.inputs)
@@ -153,7 +153,8 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     for floor in floors:
         reporter.record(Line(floor.describe(task.metric)))
     if settings.decisions.save_decisions:
-        reporter.record(Line(f"{model_folder(settings.model) / TASK_FILE}: decisions written", "good"))
+        path = save_decisions(model_folder(settings.model), task)
+        reporter.record(Line(f"{path}: decisions written", "good"))
     if settings.output is not None:
         reporter.record(Line(f"{settings.output}: scores written"))
     if settings.errors is not None:

@@ -61,6 +61,11 @@ def is_run(folder: Path) -> bool:
     return (folder / "settings.toml").is_file() and (folder / "checkpoints").is_dir()
 
 
+def is_finished_folder(name: str) -> bool:
+    """Return whether a name is a model folder here, or a finished run: no hub name, no checkpoint of a training."""
+    return Path(name).is_dir() and not (model_folder(name) / "state.json").is_file()
+
+
 def model_folder(name: str | Path | None) -> Path:
     """Find the folder of a model by its name.
 

@@ -44,6 +44,7 @@ from bertwright.vocabulary.tokenizer import TextTokenizer
 OF_LOSSES = ("loss", "criterion")  # weights of classes that some programs store beside the model
 MAX_LABELS = 12  # listed labels
 TASK_FILE = "task.json"
+DECISIONS = ("temperature", "threshold", "thresholds")  # fields of tasks that `evaluate` chooses
 
 
 def read_task(folder: Path) -> AnyTask | None:
@@ -72,11 +73,17 @@ def write_task(folder: Path, task: Task[Any, Any]) -> None:
     write_text(folder / TASK_FILE, json.dumps({"kind": task.kind} | asdict(task), indent=2, ensure_ascii=False) + "\n")  # type: ignore[call-overload]
 
 
-def rewrite_task(folder: Path, task: Task[Any, Any]) -> None:
-    """Replace the task of a model folder, which has just been loaded, and the checksums, if the folder has them."""
-    write_task(folder, task)
+def save_decisions(folder: Path, task: AnyTask) -> Path:
+    """Write the temperature and the thresholds of a task into a folder that has been loaded; return the file's path.
+
+    Its other fields stay as they are, and the checksums are computed again, if the folder has them.
+    """
+    changes = {name: getattr(task, name) for name in DECISIONS if hasattr(task, name)}
+    own: Any = read_task(folder)
+    write_task(folder, replace(own, **changes))
     if (folder / CHECKSUMS).is_file():
         write_checksums(folder)
+    return folder / TASK_FILE
 
 
 def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path) -> Task[Any, Any]:
