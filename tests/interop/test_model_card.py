@@ -16,6 +16,7 @@ from bertwright.base.files import digest_file, read_json
 from bertwright.finetuning.run import finetune
 from bertwright.interop.model_card import MARK, write_card
 from bertwright.pretraining.run import pretrain
+from small_runs import save_random_bert
 
 Make = Callable[..., Any]
 
@@ -84,3 +85,12 @@ def test_card_of_a_pretraining_has_its_held_out_loss(tmp_path: Path, make_settin
     assert card.data.pipeline_tag == "fill-mask"
     values = {result.metric_name: result.metric_value for result in card.data.eval_results}
     assert values["loss"] == round(report["held_out_after"]["loss"], 6)
+
+
+def test_card_of_a_left_to_right_model_fills_no_mask(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_layers": 1, "num_heads": 2, "intermediate_size": 32}
+    save_random_bert(tmp_path / "model", ["the", "bear"], is_causal=True, **sizes)
+    text = (tmp_path / "model" / "README.md").read_text()
+    assert "fill_mask" not in text
+    assert len(bertwright.load(tmp_path / "model").embed(["the bear"])) == 1  # what the card names instead
+    assert 'model.embed(["a text"])' in text

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bertwright.base.files import digest_file, read_json, write_text
 from bertwright.base.settings import read_toml
-from bertwright.interop.model_files import CARD, CONFIG, MODULES, OWN_HEAD
+from bertwright.interop.model_files import CARD, CONFIG, MODULES, OWN_HEAD, SOURCE_WORDS
 from bertwright.interop.model_format import find_architecture
 from bertwright.systems.registry import folder_formats
 
@@ -64,7 +64,10 @@ def write_card(folder: Path, run: Path | None = None, report: Mapping[str, Any] 
     config = read_json(folder / CONFIG)
     task = read_json(folder / "task.json") if (folder / "task.json").is_file() else {}
     classes = " ".join(config.get("architectures") or ())
-    kind = task.get("kind") or next((kind for pattern, kind in CLASSES if re.search(pattern, classes)), "encoder")
+    found = next((kind for pattern, kind in CLASSES if re.search(pattern, classes)), "encoder")
+    if (folder / SOURCE_WORDS).is_file() or config.get("is_decoder"):  # a left-to-right BERT fills no masks
+        found = "translation" if (folder / SOURCE_WORDS).is_file() else "encoder"
+    kind = task.get("kind", found)
     settings, data = (read_toml(run / "settings.toml"), read_json(run / "data.json")) if run else ({}, {})
     scores, openers = list(_scores_of(settings, report or {})), dict(_openers(folder, config, kind))
     title = f"{str(config.get('model_type')).removesuffix(OWN_HEAD)}: {kind}"
@@ -119,14 +122,15 @@ def _metadata(title: str, settings: Mapping[str, Any], scores: list[Scores], ope
 
 def _openers(folder: Path, config: Mapping[str, Any], kind: str) -> Iterator[tuple[str, str]]:
     """Yield each library that opens the folder, with the code that does."""
-    load = "load_translator" if kind == "translation" else "load"
-    call = PIPELINES.get(kind, PIPELINES["encoder"])[1]
-    yield "bertwright", f'import bertwright\n\nmodel = bertwright.{load}("FOLDER")\nmodel.{call}'
     model_type, classes, remote = str(config.get("model_type")), config.get("architectures"), config.get("auto_map")
-    known = model_type.removesuffix(OWN_HEAD) in folder_formats()
-    is_shared = (
-        known and find_architecture(model_type.removesuffix(OWN_HEAD)).in_transformers
-    ) or kind == "translation"
+    system, is_shared = model_type.removesuffix(OWN_HEAD), "MarianMTModel" in (classes or ())
+    if system in folder_formats():
+        architecture = find_architecture(system)  # of several model types; the encoder names the one that others know
+        is_shared = architecture.in_transformers and architecture.encoder.model_type == system
+    load, call = "load_translator" if kind == "translation" else "load", PIPELINES.get(kind, PIPELINES["encoder"])[1]
+    has_call = is_shared or kind != "encoder" or (folder / MODULES).is_file()
+    code = f'import bertwright\n\nmodel = bertwright.{load}("FOLDER")'
+    yield "bertwright", f"{code}\nmodel.{call}" if has_call else code
     if is_shared and classes and (remote or not model_type.endswith(OWN_HEAD)):
         auto = next((name for name in remote or () if name.startswith("AutoModelFor")), "")
         name, code = auto or classes[0], ", trust_remote_code=True" if auto else ""
