@@ -23,7 +23,8 @@ TIMEOUT = 120.0  # seconds; the longest command of a campaign takes about three 
 MEMORY = 12 << 30  # address space, of which torch reserves some without using it
 MAX_RSS = 2 << 30  # bytes in memory; a small project takes less than one
 TIMINGS = (
-    "tokens_per_second", "sequences_per_second", "utilization", "seconds", "seconds_of_this_process", "finished"
+    "tokens_per_second", "sequences_per_second", "utilization", "seconds", "seconds_of_this_process", "seconds_by_part",
+    "finished",
 )  # fmt: skip
 SUMMARIES: list[str] = []  # one line per campaign, printed when pytest ends
 

@@ -56,8 +56,8 @@ def test_flipped_bits_are_noticed(project: Path, commands: Commands) -> None:
         noticed[name]["noticed"] += outcome.code == 2
         if outcome.code == 0 and location == TOKENIZER and Tokenizer.load(work / location).digest == digest:
             noticed[name]["same ids"] += 1  # the digest of a tokenizer covers what decides its ids
-        elif outcome.code == 0 and path.name == "state.json":
-            noticed[name]["outside of digests"] += 1  # it holds the digests of the other files; not all of it is read
+        elif outcome.code == 0 and path.name in ("state.json", "README.md"):
+            noticed[name]["outside of digests"] += 1  # not all of the first is read; the owner may edit the second
         elif outcome.code != 2 or outcome.problem:
             missed.append(f"{name}: {path}: {outcome}")
         else:

@@ -263,6 +263,23 @@ VERBS = (
         "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
     ),
     Verb(
+        "report", "reports.run_report:ReportSettings", "reports.run_report:report",
+        "write a page of HTML about runs: curves, errors, time, settings",
+        "bertwright report runs/sst2 --output report.html",
+    ),
+    Verb(
+        "check-labels", "reports.check_labels:CheckLabelsSettings", "reports.check_labels:check_labels",
+        "list training rows whose label is probably wrong",
+        "bertwright check-labels train.tsv --output suspects.tsv",
+        check="check_inputs",
+    ),
+    Verb(
+        "push", "reports.push:PushSettings", "reports.push:push",
+        "send a model folder with its card to the Hugging Face hub",
+        "bertwright push runs/sst2 me/sst2 --license apache-2.0 --language en",
+        check="check_inputs",
+    ),
+    Verb(
         "train-translation", "translation.settings:TrainTranslationSettings", "translation.run:train_translation",
         "train a translation model, or resume a run",
         "bertwright train-translation --train-source train.en --train-target train.de --dev-source dev.en "

@@ -28,6 +28,7 @@ from bertwright.finetuning.finetune_state import (
 )
 from bertwright.finetuning.pooling_choice import PoolingChoice
 from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
+from bertwright.interop.model_card import write_card
 from bertwright.interop.model_files import digest_model
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.statistics import compare
@@ -350,6 +351,9 @@ class FinetuneRun:
         scored = {name: examples for name, examples in splits.items() if name != "train"}
         with self.reporter.progress("linear floor", None):
             return dict(score_floors(state.task, splits, scored))
+
+    def write_card(self, folder: Path, report: Mapping[str, Any]) -> None:
+        write_card(folder, self.settings.run, report)
 
     def print_results(self, report: Mapping[str, Any]) -> None:
         """Print the scores by split and, unless it is temporary, the files of the run."""

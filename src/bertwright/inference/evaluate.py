@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from bertwright.base.files import new_file
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_minimum, check_not_str
+from bertwright.inference.decisions import DecisionSettings, Scored, decide, make_tables
 from bertwright.inference.predict_settings import TABLE_SUFFIXES
-from bertwright.interop.model_files import check_model
+from bertwright.interop.model_files import check_model, is_finished_folder, model_folder
 from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.text.sources import check_exist, check_unique
@@ -66,6 +67,7 @@ class EvaluateSettings:
     that are not among them count as missed, and, as other programs do it, are added to them."""
     top: int = 100
     """Documents that the re-ranker reads for each query."""
+    decisions: DecisionSettings = field(default_factory=DecisionSettings)
     overrides: TaskOptions = field(default_factory=TaskOptions)
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
@@ -79,6 +81,8 @@ class EvaluateSettings:
             raise ValueError(
                 f"--errors {self.errors}: expected one of the suffixes .jsonl, {', '.join(TABLE_SUFFIXES)}"
             )
+        if self.decisions.save_decisions and self.ensemble:
+            raise ValueError("--save-decisions: expected one model, got an ensemble; omit it")
         if self.output is not None and self.output == self.errors:
             raise ValueError(f"--output and --errors: both are {self.output}; name two files")
 
@@ -92,6 +96,8 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     check_exist(settings.inputs)
     for name in (settings.model, *settings.ensemble):
         check_model(name)
+    if settings.decisions.save_decisions and not is_finished_folder(settings.model):
+        raise ValueError(f"--save-decisions: expected a model folder or a finished run, got {settings.model}; omit it")
     from bertwright.inference.evaluate_vectors import evaluate_vectors, scores_vectors
 
     if scores_vectors(settings):
@@ -103,6 +109,7 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     from bertwright.inference.load_task_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble
     from bertwright.tasks.shown_examples import show_examples
+    from bertwright.tasks.task_folder import save_decisions
     from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.context import execution_context
 
@@ -121,11 +128,14 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
             show_examples(reporter, task, "examples", settings.inputs, examples, settings.show_examples)
         encoded = task.encode(examples, model.tokenizer, labeled=False)
         with reporter.progress("evaluating", encoded.num_items) as advance:
-            predictions = task.decode(examples, encoded, predict_ensemble(members, encoded, advance))
-        scores = task.score(examples, predictions)
+            outputs = predict_ensemble(members, encoded, advance)
+        inputs, scored = join_as_glob(settings.inputs), Scored(examples, encoded, outputs)
+        decided, found = decide(settings.decisions, task, scored, inputs)
         floors = _score_floors(settings, task, examples, reporter) if settings.linear_floor else []
+        task, predictions = decided, scored.decode(decided)
+        scores = task.score(examples, predictions)
         if temporary is not None:
-            report = scores | task.score_details(examples, predictions)
+            report = scores | task.score_details(examples, predictions) | found
             report |= {"linear_floor": {floor.name: floor.scores[""] for floor in floors}} if floors else {}
             temporary.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if settings.errors is not None and errors_file is not None:
@@ -138,8 +148,13 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
     for warning in warnings + task.single_class_warnings(predictions):
         reporter.note(warning)
     _print_scores(reporter, task, examples, predictions, scores)
+    for table in make_tables(found):
+        reporter.record(Rows(table.columns, table.rows, texts=(0,)))
     for floor in floors:
         reporter.record(Line(floor.describe(task.metric)))
+    if settings.decisions.save_decisions:
+        path = save_decisions(model_folder(settings.model), task)
+        reporter.record(Line(f"{path}: decisions written", "good"))
     if settings.output is not None:
         reporter.record(Line(f"{settings.output}: scores written"))
     if settings.errors is not None:

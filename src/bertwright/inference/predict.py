@@ -11,6 +11,7 @@ from typing import Any
 
 from bertwright.base.files import check_absent
 from bertwright.base.reporter import SILENT, Heading, Line, ProgressCallback, Reporter, Rows
+from bertwright.inference.decisions import check_abstains
 from bertwright.inference.load_task_models import LoadedModels, load_for_task
 from bertwright.inference.predict_inputs import (
     count_checked_examples,
@@ -20,6 +21,7 @@ from bertwright.inference.predict_inputs import (
 )
 from bertwright.inference.predict_outputs import PredictedExample, open_output, write_predictions
 from bertwright.inference.predict_settings import STANDARD_OUTPUT, PredictSettings
+from bertwright.tasks.classification import ABSTAINED
 from bertwright.tasks.ensemble import predict_ensemble
 from bertwright.tasks.prediction import PredictedChunk, predict_chunks
 from bertwright.tasks.score_formats import DisplayTable
@@ -48,10 +50,15 @@ def predict(settings: PredictSettings, reporter: Reporter = SILENT) -> None:
     with execution_context(settings.device) as context:
         names = (settings.model, *settings.ensemble)
         models = load_for_task(names, settings.overrides, settings.threshold, context)
+        if settings.abstain_below is not None:
+            check_abstains(models.task)
         if settings.output is None:
             counts = _predict_texts(settings, models, reporter)
         else:
             counts = _predict_files(settings, models, reporter)
+    if settings.abstain_below is not None:
+        share = f"{counts.abstained:,} of {counts.examples:,} predictions"
+        reporter.record(Line(f"{share} have no label: its probability is below {settings.abstain_below:g}"))
     warnings = models.task.truncation_warnings(counts.examples, counts.truncated, models.first.config.max_positions)
     for warning in models.notices + warnings + counts.vocabulary_warnings() + _pair_notes(settings, models):
         reporter.note(warning)
@@ -75,7 +82,7 @@ def _predict_texts(settings: PredictSettings, models: LoadedModels, reporter: Re
     """Print the predictions of the texts of the command line."""
     counts, examples = InputCounts(), examples_from_arguments(settings, models.task)
     with reporter.progress("predicting", len(examples)) as advance:
-        predicted = list(_predict_all(models, examples, counts, advance))
+        predicted = list(_predict_all(models, examples, counts, advance, settings.abstain_below))
     _print_tables(reporter, models.task.display(predicted))
     return counts
 
@@ -94,7 +101,8 @@ def _predict_files(settings: PredictSettings, models: LoadedModels, reporter: Re
         show_example(reporter, task, example)
     counts, started = InputCounts(), time.perf_counter()
     with reporter.progress("predicting", total) as advance, open_output(settings.output) as file:
-        pairs = _predict_all(models, read_examples(settings, task), counts, advance)
+        examples = read_examples(settings, task)
+        pairs = _predict_all(models, examples, counts, advance, settings.abstain_below)
         rows = zip(pairs, read_passthrough(settings, task), strict=bool(settings.keep_columns))
         predicted = (PredictedExample(example, prediction, passthrough) for (example, prediction), passthrough in rows)
         changed = write_predictions(file, settings.suffix, task, predicted, settings.safe_csv)
@@ -107,11 +115,19 @@ def _predict_files(settings: PredictSettings, models: LoadedModels, reporter: Re
 
 
 def _predict_all(
-    models: LoadedModels, examples: Iterable[Any], counts: InputCounts, advance: ProgressCallback
+    models: LoadedModels,
+    examples: Iterable[Any],
+    counts: InputCounts,
+    advance: ProgressCallback,
+    abstain_below: float | None,
 ) -> Iterator[tuple[Any, Any]]:
     """Yield each example with its prediction, in order; add each chunk to `counts`, and report it to `advance`."""
     for chunk in _predict_chunks(models, examples):
-        yield from zip(chunk.examples, chunk.predictions, strict=True)
+        predictions = chunk.predictions
+        if abstain_below is not None:
+            predictions = [prediction.abstain_below(abstain_below) for prediction in predictions]
+            counts.abstained += sum(prediction.label == ABSTAINED for prediction in predictions)
+        yield from zip(chunk.examples, predictions, strict=True)
         counts.add(chunk.counts)
         advance(len(chunk.examples))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertwright.base.files import check_absent
-from bertwright.base.settings import Positional, check_minimum, check_not_str
+from bertwright.base.settings import Positional, check_limit, check_minimum, check_not_str
 from bertwright.interop.model_files import check_model
 from bertwright.tasks.task_types import NATIVE_SUFFIXES, TaskOptions
 from bertwright.text.decoding import check_stdin_alone
@@ -47,6 +47,8 @@ class PredictSettings:
     """Question answering with questions that may have no answer: τ, the margin over "no answer" above which the best
     span is the answer. Multi-label: the probability above which a label is predicted. Unset: the model's; of an
     ensemble, the mean of its models'."""
+    abstain_below: float | None = None
+    """Classification: leave the label empty if its probability is lower than this."""
     keep_columns: tuple[str, ...] = ()
     """Columns of the input tables that are copied to the output, before the prediction, such as an id or the text."""
     safe_csv: bool = False
@@ -62,6 +64,7 @@ class PredictSettings:
         check_stdin_alone(self.inputs)
         check_minimum(self, 1, "limit")
         check_minimum(self, 0, "show_examples")
+        check_limit(self, "from 0 to 1", "abstain_below")
         if self.limit is not None and not self.inputs:
             raise ValueError(f"--limit {self.limit}: expected --inputs, got texts on the command line; omit it")
         if self.inputs and self.output is None:

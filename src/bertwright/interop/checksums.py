@@ -14,14 +14,14 @@ import google_crc32c
 
 from bertwright.base.files import READ_SIZE, open_binary, read_json, write_json
 from bertwright.base.foreign import check_file_name
-from bertwright.interop.model_files import CHECKSUMS, WEIGHTS
+from bertwright.interop.model_files import CARD, CHECKSUMS, WEIGHTS
 
 ALGORITHM = "crc32c"
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the checksum of each file in a folder. Call it last."""
-    names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name != CHECKSUMS)
+    """Write the checksum of each file in a folder except its card, which its owner may edit. Call it last."""
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and path.name not in (CHECKSUMS, CARD))
     write_json(folder / CHECKSUMS, {ALGORITHM: {name: compute_checksum(folder / name) for name in names}})
 
 

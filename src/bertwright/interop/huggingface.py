@@ -19,6 +19,7 @@ from bertwright.base.files import read_json, write_json, write_text
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
 from bertwright.interop.meta_model import build_on_meta
+from bertwright.interop.model_card import write_card
 from bertwright.interop.model_files import CONFIG, OWN_HEAD, WEIGHTS, locate_config, new_folder
 from bertwright.interop.model_format import Architecture, architecture_of, find_architecture
 from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
@@ -401,3 +402,4 @@ def save_model(
     """Write a new model folder, whole or not at all; see `write_model`. Raises ValueError if the path exists."""
     with new_folder(folder) as temporary:
         write_model(temporary, model, tokenizer, missing_heads, modules)
+        write_card(temporary)

@@ -17,6 +17,7 @@ WEIGHTS = "model.safetensors"
 SHARDS = "model.safetensors.index.json"
 MODULES = "modules.json"  # see interop/sentence_modules.py
 CHECKSUMS = "checksums.json"  # see interop/checksums.py
+CARD = "README.md"  # see interop/model_card.py
 CLASSES = "classes.json"  # the values of y behind the label names, for a classifier of `estimators`
 OWN_HEAD = "-own-head"  # ending of a `model_type` of `transformers` if it lacks the class of the head
 SOURCE_WORDS = "source_words.txt"  # see systems/translation_models.py
@@ -58,6 +59,11 @@ DOWNLOADED = [
 def is_run(folder: Path) -> bool:
     """Return whether a folder holds a run of pre-training or fine-tuning."""
     return (folder / "settings.toml").is_file() and (folder / "checkpoints").is_dir()
+
+
+def is_finished_folder(name: str) -> bool:
+    """Return whether a name is a model folder here, or a finished run: no hub name, no checkpoint of a training."""
+    return Path(name).is_dir() and not (model_folder(name) / "state.json").is_file()
 
 
 def model_folder(name: str | Path | None) -> Path:

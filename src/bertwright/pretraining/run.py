@@ -22,6 +22,7 @@ import torch
 
 from bertwright.base.object_storage import display
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
+from bertwright.interop.model_card import write_card
 from bertwright.interop.model_files import MODULES, model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.models.encoder import EncoderModel
@@ -401,6 +402,9 @@ class PretrainRun:
             "held_out_before": evaluations[0] if evaluations else None,
             "held_out_after": evaluations[-1] if evaluations else None,
         }
+
+    def write_card(self, folder: Path, report: Mapping[str, Any]) -> None:
+        write_card(folder, self.settings.run, report)
 
     def print_results(self, report: Mapping[str, Any]) -> None:
         if report["held_out_after"] is not None:

@@ -32,6 +32,7 @@ MAX_TABLE_LABELS = 30  # maximum number of labels in a confusion table
 WORST = 10  # labels and confusions that are shown instead of a larger table
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 LABEL_SEPARATORS = ("|", ";", ",")
+ABSTAINED = ""  # in place of a label whose probability is too low
 
 
 class LabelPrediction(NamedTuple):
@@ -43,8 +44,12 @@ class LabelPrediction(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """The probability of the label."""
-        return self.probabilities[self.label]
+        """The probability of the label; without a label, of the most probable one."""
+        return self.probabilities.get(self.label, max(self.probabilities.values()))
+
+    def abstain_below(self, probability: float) -> LabelPrediction:
+        """Return the prediction with the label ABSTAINED if its probability is lower than this."""
+        return self if self.probability >= probability else self._replace(label=ABSTAINED)
 
     def top(self, k: int = 5) -> list[tuple[str, float]]:
         """Return the `k` most probable labels with their probabilities, from the most probable one on."""
@@ -69,9 +74,14 @@ class Classification(TextTask[str, LabelPrediction]):
     """All labels, in the order of the head's outputs; empty: the labels of the training data, sorted."""
     class_weights: tuple[float, ...] = field(default=(), metadata=LEARNED)
     """Factor of each label's examples in the loss of training; empty: 1."""
+    temperature: float = field(default=1.0, metadata=LEARNED)
+    """Number by which logits are divided, so that probabilities are as large as the share of right answers."""
+    threshold: float = field(default=0.5, metadata=LEARNED)
+    """Of two labels: probability of the label that `f1_label` names above which it is predicted."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_decision(self.temperature, self.threshold)
         check_metric(self.metric, ("accuracy", "f1", "macro_f1", "matthews"))
         if not self.labels:  # not known yet
             return
@@ -152,12 +162,23 @@ class Classification(TextTask[str, LabelPrediction]):
         return repeat_output(np.bincount(train.labels, minlength=len(self.labels)), encoded)
 
     def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:
-        probabilities = softmax(outputs)
+        probabilities = softmax(outputs / np.float32(self.temperature))
         best = probabilities.argmax(1).tolist()
+        if len(self.labels) == 2 and self.threshold != 0.5:
+            positive = self.labels.index(self.f1_label)
+            best = np.where(probabilities[:, positive] > self.threshold, positive, 1 - positive).tolist()
         return [
             LabelPrediction(self.labels[number], dict(zip(self.labels, row, strict=True)))
             for number, row in zip(best, probabilities.tolist(), strict=True)
         ]
+
+    def merge(self, others: Sequence[Self]) -> Self:
+        """Return the task with the mean threshold, for outputs that the temperatures have divided."""
+        return replace(self, temperature=1.0, threshold=float(np.mean([task.threshold for task in (self, *others)])))
+
+    def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
+        divided = [rows / np.float32(task.temperature) for task, rows in zip(tasks, outputs, strict=True)]
+        return super().merge_outputs(tasks, divided, encoded)
 
     def score(self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]) -> dict[str, float]:
         y_true, y_pred = known_labels(examples), [prediction.label for prediction in predictions]
@@ -242,6 +263,15 @@ class Classification(TextTask[str, LabelPrediction]):
     def display(self, predicted: Sequence[tuple[TextExample[str], LabelPrediction]]) -> list[DisplayTable]:
         rows = [(str(example), guess.label, f"{guess.probability:.1%}") for example, guess in predicted]
         return [DisplayTable(("text", "label", "probability"), rows)]
+
+
+def check_decision(temperature: float, *thresholds: float) -> None:
+    """Raise ValueError for numbers of `task.json` that decide nothing."""
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature = {temperature}: expected a number above 0")
+    for threshold in thresholds:
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold = {threshold}: expected a probability, from 0 to 1")
 
 
 def most_probable(probabilities: dict[str, float], k: int) -> list[tuple[str, float]]:

@@ -15,7 +15,7 @@ from bertwright.tasks.task_folder import TaskModel
 
 
 def merge_tasks(tasks: Sequence[AnyTask]) -> AnyTask:
-    """Merge the tasks of an ensemble's models into the first task (`Task.merge`).
+    """Merge the tasks of an ensemble's models into the first task (`Task.merge`); a single one stays as it is.
 
     Raises ValueError for models of different task types, labels or options: one task reads and decodes for all.
     """
@@ -30,7 +30,7 @@ def merge_tasks(tasks: Sequence[AnyTask]) -> AnyTask:
                     f"model {number} of the ensemble: expected {name} = {expected!r} as in the first model, got "
                     f"{actual!r}{fix}"
                 )
-    return first.merge(tasks[1:])
+    return first.merge(tasks[1:]) if len(tasks) > 1 else first
 
 
 def predict_ensemble(

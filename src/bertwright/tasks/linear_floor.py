@@ -110,6 +110,10 @@ def score_floors(
 def train_floor(name: str, task: AnyTask, examples: Mapping[str, Sequence[Any]]) -> Floor:
     """Train a floor on the examples of "train"; a threshold is chosen on "dev", as a network's is."""
     whole = examples["train"]
+    if isinstance(task, Classification):  # what was chosen for a network's outputs does not suit other outputs
+        task = replace(task, temperature=1.0, threshold=0.5)
+    if isinstance(task, MultiLabel):
+        task = replace(task, temperature=1.0, thresholds=())
     if isinstance(task, Tagging):
         task = replace(task, tag_head="linear").with_labels_of(whole)
     train = _limit(task, whole)

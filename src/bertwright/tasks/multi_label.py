@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -24,6 +25,7 @@ from bertwright.tasks.classification import (
     MAX_TABLE_LABELS,
     WORST,
     abbreviate_probabilities,
+    check_decision,
     format_labels,
     label_sort_key,
     most_probable,
@@ -86,6 +88,10 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
     """All labels, in the order of the head's outputs; empty: the labels of the training data, sorted."""
     class_weights: tuple[float, ...] = field(default=(), metadata=LEARNED)
     """Factor in the loss of training of the examples that have the label; empty: 1."""
+    temperature: float = field(default=1.0, metadata=LEARNED)
+    """Number by which logits are divided, so that probabilities are as large as the share of right answers."""
+    thresholds: tuple[float, ...] = field(default=(), metadata=LEARNED)
+    """Probability of each label above which it is predicted, for costs that the user has stated; empty: `threshold`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,8 +99,9 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         check_metric(self.metric, ("micro_f1", "macro_f1", "exact_match"))
         if self.label_separator == "":
             raise ValueError("label_separator: expected one or more characters, got an empty text; omit it")
-        if not 0 <= self.threshold <= 1:
-            raise ValueError(f"threshold = {self.threshold}: expected a probability, from 0 to 1")
+        check_decision(self.temperature, self.threshold, *self.thresholds)
+        if self.thresholds and len(self.thresholds) != len(self.labels):
+            raise ValueError(f"thresholds: expected {len(self.labels)}, one per label, got {len(self.thresholds)}")
         for name in ("labels", "label_columns"):
             if len(set(values := getattr(self, name))) < len(values):
                 raise ValueError(f"{name} = {format_labels(values)}: expected different ones")
@@ -108,11 +115,20 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         return cls(max_length=max_positions, labels=record.labels) if record.multi_label else None
 
     def with_threshold(self, threshold: float) -> Self:
-        return replace(self, threshold=threshold)
+        return replace(self, threshold=threshold, thresholds=())
+
+    def label_thresholds(self) -> Floats:
+        """Return the threshold of each label, C."""
+        return np.array(self.thresholds or [self.threshold] * len(self.labels), dtype=np.float64)
 
     def merge(self, others: Sequence[Self]) -> Self:
-        """Return the task with the mean threshold."""
-        return replace(self, threshold=float(np.mean([task.threshold for task in (self, *others)])))
+        """Return the task with the mean thresholds, for outputs that the temperatures have divided."""
+        tasks = (self, *others)
+        of_labels: tuple[float, ...] = ()
+        if any(task.thresholds for task in tasks):
+            of_labels = tuple(np.mean([task.label_thresholds() for task in tasks], axis=0).tolist())
+        mean = float(np.mean([task.threshold for task in tasks]))
+        return replace(self, temperature=1.0, threshold=mean, thresholds=of_labels)
 
     # Labels
 
@@ -193,18 +209,16 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         return repeat_output(np.log(shares / (1 - shares)), encoded)
 
     def decode(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[LabelsPrediction]:
-        probabilities = np.exp(-np.logaddexp(0, -outputs.astype(np.float64)))
+        probabilities = np.exp(-np.logaddexp(0, -outputs.astype(np.float64) / self.temperature))
+        chosen = (probabilities > self.label_thresholds()).tolist()
         return [
-            LabelsPrediction(
-                tuple(label for label, share in zip(self.labels, row, strict=True) if share > self.threshold),
-                dict(zip(self.labels, row, strict=True)),
-            )
-            for row in probabilities.tolist()
+            LabelsPrediction(tuple(compress(self.labels, marks)), dict(zip(self.labels, row, strict=True)))
+            for marks, row in zip(chosen, probabilities.tolist(), strict=True)
         ]
 
     def merge_outputs(self, tasks: Sequence[Self], outputs: Sequence[Outputs], encoded: Encoded) -> Outputs:
         """Compute the logits of the mean probabilities."""
-        logits = np.array(outputs, dtype=np.float64)
+        logits = np.array([rows / task.temperature for task, rows in zip(tasks, outputs, strict=True)], np.float64)
         present = np.logaddexp.reduce(-np.logaddexp(0, -logits), axis=0)
         absent = np.logaddexp.reduce(-np.logaddexp(0, logits), axis=0)
         merged: Outputs = (present - absent).astype(np.float32)
@@ -222,7 +236,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
 
     def with_threshold_from(self, examples: Examples, predictions: Predictions) -> Self:
         """Return the task with the threshold that maximizes the metric of these predictions."""
-        return replace(self, threshold=self.best_threshold(examples, predictions)[0])
+        return self.with_threshold(self.best_threshold(examples, predictions)[0])
 
     def best_threshold(self, examples: Examples, predictions: Predictions) -> tuple[float, float]:
         """Find the threshold that maximizes the metric, whatever they were decoded with; return it and the metric.
@@ -294,7 +308,8 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
     # Reports and files
 
     def describe(self) -> dict[str, str]:
-        return super().describe() | {"threshold": f"labels with a probability above {self.threshold:g}"}
+        own = f"from {min(self.thresholds):.3g} to {max(self.thresholds):.3g}" if self.thresholds else ""
+        return super().describe() | {"threshold": f"labels with a probability above {own or f'{self.threshold:g}'}"}
 
     def to_record(self, example: TextExample[Label], prediction: LabelsPrediction) -> dict[str, Any]:
         shares = {f"p({label})": share for label, share in prediction.probabilities.items()}

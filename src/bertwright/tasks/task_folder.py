@@ -27,7 +27,8 @@ from bertwright.interop.huggingface import (
     write_model,
     write_task_model,
 )
-from bertwright.interop.model_files import CLASSES, CONFIG, MODULES, explain_folder, model_folder, new_folder
+from bertwright.interop.model_card import write_card
+from bertwright.interop.model_files import CHECKSUMS, CLASSES, CONFIG, MODULES, explain_folder, model_folder, new_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.interop.weights import summarize
 from bertwright.models.encoder import EncoderConfig, EncoderModel
@@ -43,6 +44,7 @@ from bertwright.vocabulary.tokenizer import TextTokenizer
 OF_LOSSES = ("loss", "criterion")  # weights of classes that some programs store beside the model
 MAX_LABELS = 12  # listed labels
 TASK_FILE = "task.json"
+DECISIONS = ("temperature", "threshold", "thresholds")  # fields of tasks that `evaluate` chooses
 
 
 def read_task(folder: Path) -> AnyTask | None:
@@ -69,6 +71,19 @@ def read_task(folder: Path) -> AnyTask | None:
 
 def write_task(folder: Path, task: Task[Any, Any]) -> None:
     write_text(folder / TASK_FILE, json.dumps({"kind": task.kind} | asdict(task), indent=2, ensure_ascii=False) + "\n")  # type: ignore[call-overload]
+
+
+def save_decisions(folder: Path, task: AnyTask) -> Path:
+    """Write the temperature and the thresholds of a task into a folder that has been loaded; return the file's path.
+
+    Its other fields stay as they are, and the checksums are computed again, if the folder has them.
+    """
+    changes = {name: getattr(task, name) for name in DECISIONS if hasattr(task, name)}
+    own: Any = read_task(folder)
+    write_task(folder, replace(own, **changes))
+    if (folder / CHECKSUMS).is_file():
+        write_checksums(folder)
+    return folder / TASK_FILE
 
 
 def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path) -> Task[Any, Any]:
@@ -203,6 +218,7 @@ def save_task_folder(folder: Path, trained: TaskModel, tokenizer: TextTokenizer)
     """Write a new folder with a model and its task, atomically. Raises ValueError if it already exists."""
     with new_folder(folder) as temporary:
         write_task_folder(temporary, trained, tokenizer)
+        write_card(temporary)
 
 
 @torch.no_grad()

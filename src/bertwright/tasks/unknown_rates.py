@@ -29,6 +29,8 @@ class InputCounts:
     """Tokens without [CLS], [SEP], [PAD] and [MASK], and without the [UNK] of words that have no tokens."""
     unknown: int = 0
     """[UNK] among the tokens."""
+    abstained: int = 0
+    """Examples whose label was too improbable to be given."""
 
     @classmethod
     def count(cls, examples: int, encoded: Encoded, tokenizer: TextTokenizer) -> InputCounts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
@@ -28,6 +28,7 @@ from bertwright.training.optimizer import Optimizer
 from bertwright.training.prefetch import prefetch
 from bertwright.training.recorder import Recorder, find_best_step, open_recorder
 from bertwright.training.schedules import LRSchedule
+from bertwright.training.stopwatch import Stopwatch
 from bertwright.training.tracking import TrackerName
 
 if TYPE_CHECKING:
@@ -142,6 +143,8 @@ class TrainingSpec(Generic[M]):
     the copy, and rank 0 copies its weights into `model` to evaluate and to write them. None: each rank has all."""
     carried: CarriedState | None = None
     """State that `batches` and `loss` may use and change. Batches are then not made ahead, and there is one rank."""
+    watch: Stopwatch = field(default_factory=Stopwatch)
+    """Gets the seconds of each part of the work."""
 
 
 class FitResult(NamedTuple):
@@ -232,7 +235,7 @@ def train_until_stopped(
     # Batches that are made ahead would change the state before a checkpoint saves it.
     ahead: AbstractContextManager[Any] = closing(prefetch(made)) if spec.carried is None else nullcontext(made)
     with ahead as batches:
-        for result in train_steps(loss, batches, spec.optimizer, spec.schedule):
+        for result in train_steps(loss, batches, spec.optimizer, spec.schedule, spec.watch):
             yield result
             if any_rank(bool(stop_signals) or is_over(), context.device):
                 return
@@ -295,21 +298,25 @@ class _Fit(Generic[M]):
                 window.append(result)
                 if evaluating:
                     result.read()  # no scores of a model that has diverged
+                self.spec.watch.mark("wait")
                 if saving or step % settings.log_every == 0:
                     advance(1, self.write_metrics(window))
                     window = []
                 else:
                     advance(1)
+                self.spec.watch.mark("log")
                 if saving or evaluating:
                     gather_weights(self.spec)
                 if evaluating:
                     self.evaluate()
                 if saving and not last:
                     self.recorder.save()
+                    self.spec.watch.mark("checkpoint")
         if window:  # after an interruption: the checkpoint must contain a record of all its steps
             self.write_metrics(window)
         gather_weights(self.spec)
         self.recorder.save()
+        self.spec.watch.mark("checkpoint")
 
     def write_metrics(self, results: Sequence[StepResult]) -> str:
         """Log the metrics of some steps; return them as text."""
@@ -331,8 +338,10 @@ class _Fit(Generic[M]):
         scores = self.spec.evaluate()
         is_best = metric is not None and all(scores[metric] > record[metric] for record in evaluations.values())
         self.recorder.write(self.settings.evaluation, scores)
+        self.spec.watch.mark("evaluation")
         if is_best:
             self.recorder.save_best()
+            self.spec.watch.mark("checkpoint")
         if self.spec.format_scores is not None:
             text = f"{self.settings.evaluation.replace('_', ' ')} after step {self.step:,}"
             self.reporter.record(Line(f"{text}: {self.spec.format_scores(scores)}{' *' if is_best else ''}"))

@@ -20,6 +20,7 @@ from torch import Tensor
 from bertwright.training.distributed import no_sync, sum_over_ranks, world_size
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.schedules import LRSchedule
+from bertwright.training.stopwatch import Stopwatch
 from bertwright.training.whole_batch_loss import WholeBatchLoss
 from bertwright.training.whole_batch_loss import backward as backward_whole_batch
 
@@ -133,31 +134,38 @@ def train_steps(
     batches: Iterable[Sequence[M]],
     optimizer: Optimizer,
     schedule: LRSchedule,
+    watch: Stopwatch | None = None,
 ) -> Iterator[StepResult]:
     """Run one optimizer step for each list of micro-batches and yield its result; steps count from `optimizer.steps`.
 
     Raises DivergedError if the loss or the gradient is not finite; that step does not change the weights. A GPU may
     still be computing a step that is yielded: its numbers are checked when they are read, or in the next step, which is
-    started first, so that the GPU never waits for this process.
+    started first, so that the GPU never waits for this process. `watch` gets the seconds of read, forward, backward,
+    optimizer and wait.
     """
-    started, before = time.perf_counter(), None
+    started, before, watch = time.perf_counter(), None, watch or Stopwatch()
     for micro_batches in batches:
+        watch.mark("read")
         learning_rate = schedule(optimizer.steps)
         if isinstance(loss, WholeBatchLoss):
             names, totals = backward_whole_batch(loss, micro_batches)
+            watch.mark("forward and backward")
         else:
-            names, totals = _backward(loss, micro_batches)
+            names, totals = _backward(loss, micro_batches, watch)
         norm = optimizer.gradient_norm().to(totals.device)
         numbers = torch.cat([totals, norm[None]])
         result = StepResult(optimizer.steps + 1, names, numbers, learning_rate)
         if optimizer.checks_on_gpu:
             optimizer.step(learning_rate, torch.where(numbers.isfinite().all(), norm, math.nan))
+            watch.mark("optimizer")
             if before is not None:
                 before.wait()
             if world_size() > 1:
                 result.wait()  # all ranks end in the same step if it has diverged
+            watch.mark("wait")
         else:
             optimizer.step(learning_rate, result.wait()[-1])
+            watch.mark("optimizer")
         result.seconds = time.perf_counter() - started
         yield result
         started, before = time.perf_counter(), result
@@ -181,7 +189,9 @@ def check_finite_weights(model: torch.nn.Module, step: int) -> None:
             )
 
 
-def _backward(loss: Callable[[M], LossOutput], micro_batches: Sequence[M]) -> tuple[list[str], Tensor]:
+def _backward(
+    loss: Callable[[M], LossOutput], micro_batches: Sequence[M], watch: Stopwatch
+) -> tuple[list[str], Tensor]:
     """Accumulate the gradients of the whole step in the parameters; return the reported sums over all ranks.
 
     These are names, and float64 numbers on the device.
@@ -192,8 +202,10 @@ def _backward(loss: Callable[[M], LossOutput], micro_batches: Sequence[M]) -> tu
         last = number + 1 == len(micro_batches)
         with nullcontext() if last else no_sync(loss):
             output = loss(batch)
+            watch.mark("forward")
             # A wrapped module averages gradients over the ranks, but these must be summed.
             (output.loss * ranks if ranks > 1 else output.loss).backward()  # type: ignore[no-untyped-call]
+            watch.mark("backward")
         values.append(torch.stack([value.detach().double() for value in output.sums.values()]))
     return list(output.sums), sum_over_ranks(torch.stack(values).sum(0))
 

@@ -142,7 +142,7 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[PlotPanel], marks: Mapp
                 if record["kind"] == kind and name in record
             ]
             if kind == "train":
-                points = _smooth(_drop_short_windows(points))
+                points = smooth(drop_short_windows(points))
             if points:
                 curve = kind.replace("_", " ") + (", long sequences" if name != metric else "")
                 panel.plot(*zip(*points, strict=True), label=curve, **style)
@@ -157,10 +157,10 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[PlotPanel], marks: Mapp
     save_figure(figure, path)
 
 
-def _smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+def smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """Return means of neighbouring points, at most MAX_POINTS, so that a noisy curve shows its course.
 
-    >>> _smooth([(step, step % 2) for step in range(1, 401)])[:3]
+    >>> smooth([(step, step % 2) for step in range(1, 401)])[:3]
     [(4, 0.5), (8, 0.5), (12, 0.5)]
     """
     size = max(1, -(-len(points) // MAX_POINTS))
@@ -168,10 +168,10 @@ def _smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
 
 
-def _drop_short_windows(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+def drop_short_windows(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
     """Drop the means over few steps, such as of a record that a checkpoint has ended: they make kinks in a curve.
 
-    >>> _drop_short_windows([(10, 2.0), (20, 1.5), (21, 9.0), (31, 1.2)])
+    >>> drop_short_windows([(10, 2.0), (20, 1.5), (21, 9.0), (31, 1.2)])
     [(10, 2.0), (20, 1.5), (31, 1.2)]
     """
     steps = [step for step, _ in points]

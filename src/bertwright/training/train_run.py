@@ -29,7 +29,8 @@ class TrainingRun(Protocol):
     """An opened run: everything that distinguishes a command for `train_run`.
 
     `record_start` writes settings and digests of the data, `describe_cost` measures some steps, `make_report` plots the
-    metrics and scores the finished model, and `print_results` prints the report's scores and the files of the run.
+    metrics and scores the finished model, `write_card` writes its model card, and `print_results` prints the report's
+    scores and the files of the run.
     """
 
     def record_start(self) -> None: ...
@@ -38,6 +39,7 @@ class TrainingRun(Protocol):
     def fit_settings(self) -> FitSettings: ...
     def spec(self) -> TrainingSpec[Any]: ...
     def make_report(self, result: FitResult) -> dict[str, Any]: ...
+    def write_card(self, folder: Path, report: Mapping[str, Any]) -> None: ...
     def print_results(self, report: Mapping[str, Any]) -> None: ...
 
 
@@ -76,17 +78,23 @@ def train_run(
         run_on_rank_0(run.record_start, settings.run, context.device)
         if context.is_main_process:
             run.print_summary()
-        started = time.perf_counter()
         spec, fit_settings = run.spec(), run.fit_settings()
+        started = spec.watch.last = time.perf_counter()
         result = fit(fit_settings, spec, context, reporter)
         if not context.is_main_process:
             return settings.run
         report = run.make_report(result)
-        fields = {"steps": spec.optimizer.steps, "seconds_of_this_process": time.perf_counter() - started}
+        spec.watch.mark("report")
+        fields: dict[str, Any] = {
+            "steps": spec.optimizer.steps,
+            "seconds_of_this_process": time.perf_counter() - started,
+        }
+        fields |= {"seconds_by_part": dict(spec.watch.seconds)}
         write_json(settings.run / "report.json", fields | total_work(settings.run) | report)
         assert spec.write_model is not None
         with atomic_folder(folder) as temporary:  # last: the folder exists if and only if the run is finished
             spec.write_model(temporary)
+            run.write_card(temporary, report)
         if not fit_settings.keep_checkpoints:
             delete_weights(settings.run, with_model=False)
         run.print_results(report)

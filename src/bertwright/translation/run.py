@@ -23,6 +23,7 @@ import torch
 
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.base.text_display import shorten
+from bertwright.interop.model_card import write_card
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
 from bertwright.systems.translation_models import (
@@ -293,6 +294,9 @@ class TranslationRun:
         panels = [PlotPanel("loss", "loss (nats per token)"), PlotPanel("bleu", "BLEU, greedy")]
         plot_metrics(settings.run, settings.run / PLOT, panels)
         return {"scores": scores, "sacrebleu": signature, "checkpoints": [checkpoint.step_of(p) for p in checkpoints]}
+
+    def write_card(self, folder: Path, report: Mapping[str, Any]) -> None:
+        write_card(folder, self.settings.run, report)
 
     def print_results(self, report: Mapping[str, Any]) -> None:
         """Print the scores and the files of the run."""

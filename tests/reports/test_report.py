@@ -1,0 +1,111 @@
+"""`bertwright report`, as a user types it: one file without scripts, with what the runs have left."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertwright.base.files import read_json
+from bertwright.cli.main import run as run_command
+from bertwright.finetuning.run import finetune
+from bertwright.pretraining.run import pretrain
+from bertwright.tasks.presets import TaskSettings
+from helpers import CPU
+
+HOSTILE = "<script>alert(1)</script> <img src=http://evil.example/x.png> \x1b[31m"
+
+
+class Page(HTMLParser):
+    """The elements of a page, its text, and the addresses that a browser would load."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.text = ""
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "data", "srcset")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, make_tuning: Callable[..., Any], review_files: Path) -> list[Path]:
+    """Two seeds of one recipe and one of another, on a dev file with a hostile text."""
+    folder = tmp_path_factory.mktemp("runs")
+    rows = (review_files / "dev.tsv").read_text().splitlines()
+    (folder / "dev.tsv").write_text("\n".join([*rows[:40], f"{HOSTILE}\tbad", f"{HOSTILE}\tgood"]) + "\n")
+    task = TaskSettings("classification", train=(str(review_files / "train.tsv"),), dev=(str(folder / "dev.tsv"),))
+    for seed, epochs in ((0, 1.0), (1, 1.0), (0, 2.0)):
+        finetune(make_tuning(folder / f"{seed}-{epochs:g}", task=task, seed=seed, epochs=epochs))
+    return [folder / name for name in ("0-1", "1-1", "0-2")]
+
+
+def report(output: Path, *runs: Path) -> Page:
+    assert run_command(["report", *map(str, runs), "--output", str(output), "--device", "cpu", "--threads", "1"]) == 0
+    return Page(output)
+
+
+def test_report_of_a_run_shows_scores_errors_time_and_settings(tmp_path: Path, runs: list[Path]) -> None:
+    page = report(tmp_path / "report.html", runs[0])
+    assert (tmp_path / "report.html").stat().st_size < 2_000_000
+    assert {"script", "img", "link", "iframe"} & {*page.tags} == set()
+    assert page.addresses == []
+    assert HOSTILE.replace("\x1b", "\\x1b") in page.text  # among the errors: one of its two labels is wrong
+    assert page.tags.count("svg") == 5  # loss, accuracy, learning rate, gradient norm, calibration
+    for heading in ("Where the time went", "On dev", "Calibration", "Worst of", "Training labels", "Settings", "Data"):
+        assert heading in page.text
+    rows = dict(re.findall(r"<tr><td[^>]*>([\w.]+)</td><td[^>]*>[^<]*</td><td[^>]*>(\w+)</td></tr>",
+                           (tmp_path / "report.html").read_text()))  # fmt: skip
+    assert (rows["epochs"], rows["optimizer.weight_decay"]) == ("stated", "default")
+
+
+def test_parts_of_the_time_add_up_to_the_whole(runs: list[Path]) -> None:
+    written = read_json(runs[0] / "report.json")
+    parts = written["seconds_by_part"]
+    assert {"read", "forward", "backward", "optimizer", "wait", "checkpoint", "evaluation"} <= parts.keys()
+    assert sum(parts.values()) == pytest.approx(written["seconds_of_this_process"], rel=0.03)
+
+
+def test_report_of_several_runs_compares_recipes_over_their_seeds(tmp_path: Path, runs: list[Path]) -> None:
+    text = report(tmp_path / "report.html", *runs).text
+    assert "epochs 1" in text
+    assert re.search(r"epochs 2 minus epochs 1, on dev: [-+]\d+\.\d\d, 95 % interval", text)
+    assert "±" in text
+
+
+def test_report_without_the_dev_file_says_so(tmp_path: Path, runs: list[Path]) -> None:
+    shutil.copytree(runs[0], tmp_path / "run")
+    settings = tmp_path / "run" / "settings.toml"
+    settings.write_text(settings.read_text().replace(str(runs[0].parent / "dev.tsv"), str(tmp_path / "gone.tsv")))
+    page = report(tmp_path / "report.html", tmp_path / "run")
+    assert "No errors are shown" in page.text
+    assert "Worst of" not in page.text
+
+
+def test_report_of_a_pretraining_shows_its_loss(tmp_path: Path, make_settings: Callable[..., Any]) -> None:
+    pretrain(make_settings(tmp_path / "run", steps=4, eval_every=2))
+    page = report(tmp_path / "report.html", tmp_path / "run")
+    assert "held-out" in page.text
+    assert page.tags.count("svg") == 3
+    assert "Worst of" not in page.text
+
+
+def test_report_rejects_folders_that_are_no_runs_and_replaces_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["report", str(tmp_path), "--output", str(tmp_path / "a.html"), "--device", CPU.device]) == 2
+    assert f"{tmp_path}: expected a run folder" in capsys.readouterr().err
+    (tmp_path / "b.html").write_text("mine")
+    assert run_command(["report", str(tmp_path), "--output", str(tmp_path / "b.html")]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["b.html"]
