@@ -33,6 +33,19 @@ def uncased_vocabulary() -> Path:
     return Path(package.__path__[0]) / "model" / "vocab.txt"
 
 
+def make_hub_cache(folder: Path) -> dict[str, str]:
+    """Put all-MiniLM-L6-v2, which a package of the extra `test` contains, where the hub client downloads it to.
+
+    Returns the environment variables with which the client reads that folder, and nothing from the network.
+    """
+    cached = folder / "models--sentence-transformers--all-MiniLM-L6-v2"
+    for name in ("refs", "snapshots"):
+        (cached / name).mkdir(parents=True)
+    (cached / "refs" / "main").write_text("packaged")
+    (cached / "snapshots" / "packaged").symlink_to(uncased_vocabulary().parent)
+    return {"HF_HUB_CACHE": str(folder), "HF_HUB_OFFLINE": "1"}
+
+
 def write_file(folder: Path, content: str | bytes, name: str) -> str:
     """Write a file, byte for byte, and return its path."""
     path = folder / name
