@@ -70,5 +70,12 @@ wheels: install
 	        build/wheels/*_$$machine.whl && ls dist/*manylinux_2_2[0-8]_$$machine.whl || exit 1; \
 	done
 
+# The wheel for any machine is made from the source archive, so that the archive is known to be complete.
+release: install
+	$(PIP_INSTALL) --editable '.[release]'
+	rm -rf dist && $(BIN)/python -m build --outdir dist
+	$(MAKE) wheels
+	$(BIN)/python tests/release.py dist
+
 clean:
 	rm -rf .venv demo-run build dist *.egg-info src/*.egg-info

@@ -14,8 +14,9 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from helpers import make_hub_cache
 from test_readme import BLOCK, READMES, ROOT, TOURS, execute, read_page, shown_commands
+
+from helpers import make_hub_cache
 
 
 def main(name: str) -> None:

@@ -1,0 +1,67 @@
+"""Check the files of a release: their metadata, and each wheel in a fresh environment of every Python that is found.
+
+    python tests/release.py dist [--torch 2.11.0 2.13.0]
+
+`make release` builds the files and runs this. A wheel is tried from raw text to predictions, by the program with which
+`test_extras.py` tries the core. pip needs its index for the dependencies.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from test_extras import CORE, EXTRAS
+
+PYTHONS = [f"python3.{minor}" for minor in range(11, 15)]
+SMOKE = f"EXTRAS = {EXTRAS}\n{CORE}"
+
+
+def find_wheels(dist: Path) -> list[Path]:
+    """Return the wheels that this machine can install."""
+    return sorted(wheel for wheel in dist.glob("*.whl") if wheel.stem.endswith(("-any", platform.machine())))
+
+
+def try_wheels(python: str, torch: str | None, wheels: list[Path]) -> None:
+    """Install the wheels, one after another, in a fresh environment, and go from raw text to predictions with each."""
+    with tempfile.TemporaryDirectory(prefix="bertwright-release-") as folder:
+        venv = Path(folder) / "venv"
+        subprocess.run([python, "-m", "venv", str(venv)], check=True)
+        pip = [str(venv / "bin" / "pip"), "--quiet", "--disable-pip-version-check"]
+        if torch is not None:
+            subprocess.run([*pip, "install", "--no-compile", f"torch=={torch}"], check=True)
+        subprocess.run([*pip, "install", "--no-compile", str(wheels[0])], check=True)
+        for wheel in wheels:
+            subprocess.run([*pip, "install", "--no-compile", "--no-deps", "--force-reinstall", str(wheel)], check=True)
+            subprocess.run([*pip, "check"], check=True)
+            work = Path(folder) / wheel.stem
+            work.mkdir()
+            smoke = subprocess.run([str(venv / "bin" / "python"), "-c", SMOKE], cwd=work, capture_output=True, text=True)
+            if smoke.returncode:
+                sys.exit(f"{wheel.name}: {smoke.stdout}{smoke.stderr}")
+            installed = "from importlib.metadata import version as v; print(v('bertwright'), 'with torch', v('torch'))"
+            subprocess.run([str(venv / "bin" / "python"), "-c", f"print({python!r}, end=' '); {installed}"], check=True)
+            print(f"    {wheel.name}: raw text to predictions", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dist", type=Path, help="folder of the files")
+    parser.add_argument("--torch", nargs="+", default=[None], help="versions of torch; otherwise what pip chooses")
+    arguments = parser.parse_args()
+    files = [str(path) for path in sorted(arguments.dist.iterdir())]
+    subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], check=True)
+    found = [python for python in PYTHONS if shutil.which(python)]
+    print(f"not on this machine: {', '.join(python for python in PYTHONS if python not in found)}", flush=True)
+    for python in found:
+        for torch in arguments.torch:
+            try_wheels(python, torch, find_wheels(arguments.dist))
+
+
+if __name__ == "__main__":
+    main()
