@@ -41,7 +41,8 @@ def try_wheels(python: str, torch: str | None, wheels: list[Path]) -> None:
             subprocess.run([*pip, "check"], check=True)
             work = Path(folder) / wheel.stem
             work.mkdir()
-            smoke = subprocess.run([str(venv / "bin" / "python"), "-c", SMOKE], cwd=work, capture_output=True, text=True)
+            command = [str(venv / "bin" / "python"), "-c", SMOKE]
+            smoke = subprocess.run(command, cwd=work, capture_output=True, text=True)
             if smoke.returncode:
                 sys.exit(f"{wheel.name}: {smoke.stdout}{smoke.stderr}")
             installed = "from importlib.metadata import version as v; print(v('bertwright'), 'with torch', v('torch'))"
