@@ -1,6 +1,6 @@
 """Check the files of a release: their metadata, and each wheel in a fresh environment of every Python that is found.
 
-    python tests/release.py dist [--torch 2.11.0 2.13.0]
+    python tests/release.py dist [--torch 2.11.0 2.13.0] [--python python3.11 ~/.pyenv/versions/3.13.0/bin/python]
 
 `make release` builds the files and runs this. A wheel is tried from raw text to predictions, by the program with which
 `test_extras.py` tries the core. pip needs its index for the dependencies.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,14 @@ from test_extras import CORE, EXTRAS
 
 PYTHONS = [f"python3.{minor}" for minor in range(11, 15)]
 SMOKE = f"EXTRAS = {EXTRAS}\n{CORE}"
+
+
+def starts(python: str) -> bool:
+    """Whether an interpreter exists; one that a version manager has not activated is a program that fails."""
+    try:
+        return subprocess.run([python, "--version"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def find_wheels(dist: Path) -> list[Path]:
@@ -53,13 +60,14 @@ def try_wheels(python: str, torch: str | None, wheels: list[Path]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dist", type=Path, help="folder of the files")
+    parser.add_argument("--python", nargs="+", default=PYTHONS, help="interpreters; those that do not start are named")
     parser.add_argument("--torch", nargs="+", default=[None], help="versions of torch; otherwise what pip chooses")
     arguments = parser.parse_args()
     files = [str(path) for path in sorted(arguments.dist.iterdir())]
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], check=True)
-    found = [python for python in PYTHONS if shutil.which(python)]
-    print(f"not on this machine: {', '.join(python for python in PYTHONS if python not in found)}", flush=True)
-    for python in found:
+    found = {python: starts(python) for python in arguments.python}
+    print(f"not on this machine: {', '.join(name for name in found if not found[name]) or 'none'}", flush=True)
+    for python in (name for name in found if found[name]):
         for torch in arguments.torch:
             try_wheels(python, torch, find_wheels(arguments.dist))
 
