@@ -9,15 +9,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from test_extras import CORE, EXTRAS
 
 PYTHONS = [f"python3.{minor}" for minor in range(11, 15)]
+# A path of modules of the caller would be searched before the fresh environment.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 SMOKE = f"EXTRAS = {EXTRAS}\n{CORE}"
 
 
@@ -39,21 +43,22 @@ def try_wheels(python: str, torch: str | None, wheels: list[Path]) -> None:
     with tempfile.TemporaryDirectory(prefix="bertwright-release-") as folder:
         venv = Path(folder) / "venv"
         subprocess.run([python, "-m", "venv", str(venv)], check=True)
+        run = partial(subprocess.run, env=ENVIRONMENT, check=True)
         pip = [str(venv / "bin" / "pip"), "--quiet", "--disable-pip-version-check"]
         if torch is not None:
-            subprocess.run([*pip, "install", "--no-compile", f"torch=={torch}"], check=True)
-        subprocess.run([*pip, "install", "--no-compile", str(wheels[0])], check=True)
+            run([*pip, "install", "--no-compile", f"torch=={torch}"])
+        run([*pip, "install", "--no-compile", str(wheels[0])])
         for wheel in wheels:
-            subprocess.run([*pip, "install", "--no-compile", "--no-deps", "--force-reinstall", str(wheel)], check=True)
-            subprocess.run([*pip, "check"], check=True)
+            run([*pip, "install", "--no-compile", "--no-deps", "--force-reinstall", str(wheel)])
+            run([*pip, "check"])
             work = Path(folder) / wheel.stem
             work.mkdir()
             command = [str(venv / "bin" / "python"), "-c", SMOKE]
-            smoke = subprocess.run(command, cwd=work, capture_output=True, text=True)
+            smoke = run(command, cwd=work, check=False, capture_output=True, text=True)
             if smoke.returncode:
                 sys.exit(f"{wheel.name}: {smoke.stdout}{smoke.stderr}")
-            installed = "from importlib.metadata import version as v; print(v('bertwright'), 'with torch', v('torch'))"
-            subprocess.run([str(venv / "bin" / "python"), "-c", f"print({python!r}, end=' '); {installed}"], check=True)
+            versions = "from importlib.metadata import version as v; print(v('bertwright'), 'with torch', v('torch'))"
+            run([str(venv / "bin" / "python"), "-c", f"print({python!r}, end=' '); {versions}"])
             print(f"    {wheel.name}: raw text to predictions", flush=True)
 
 
