@@ -22,7 +22,7 @@ from test_extras import CORE, EXTRAS
 PYTHONS = [f"python3.{minor}" for minor in range(11, 15)]
 # A path of modules of the caller would be searched before the fresh environment.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-SMOKE = f"EXTRAS = {EXTRAS}\n{CORE}"
+SMOKE = f"import sys\nEXTRAS = {EXTRAS}\n{CORE}"
 
 
 def starts(python: str) -> bool:
