@@ -4,13 +4,15 @@
 # make test-sanitize   the kernels under AddressSanitizer and UndefinedBehaviorSanitizer, on native and emulated instruction sets
 # make test-machines   tests of kernels, models, training and resume as on lesser processors, with one and two threads
 # make wheels   dist/: a wheel with prebuilt kernels for each architecture, checked by auditwheel
+# make docs   build/site: the documentation as a site, with a reference of the public names; every link is checked
+# make release   dist/: the source and the wheels of this version, checked and tried in fresh environments
 # make test-arm   the kernels for aarch64, in an emulator (Debian's g++-aarch64-linux-gnu and qemu-user)
 PYTHON ?= python3
 BIN := .venv/bin
 
 MACHINES ?= x86_64 aarch64
 
-.PHONY: install demo test test-slow test-arm test-machines test-sanitize wheels check clean
+.PHONY: install demo test test-slow test-arm test-machines test-sanitize wheels release docs check clean
 
 install: .venv/installed
 
@@ -55,6 +57,10 @@ test-sanitize: install
 test-machines: install
 	$(BIN)/python tests/machines.py
 
+docs: install
+	$(PIP_INSTALL) --editable '.[docs]'
+	$(BIN)/python docs/make_site.py
+
 # What an earlier build has left in build/ would get into the wheel.
 wheels: install
 	for machine in $(MACHINES); do \
@@ -63,6 +69,13 @@ wheels: install
 	    PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --plat auto --wheel-dir dist \
 	        build/wheels/*_$$machine.whl && ls dist/*manylinux_2_2[0-8]_$$machine.whl || exit 1; \
 	done
+
+# The wheel for any machine is made from the source archive, so that the archive is known to be complete.
+release: install
+	$(PIP_INSTALL) --editable '.[release]'
+	rm -rf dist && $(BIN)/python -m build --outdir dist
+	$(MAKE) wheels
+	$(BIN)/python tests/release.py dist
 
 clean:
 	rm -rf .venv demo-run build dist *.egg-info src/*.egg-info

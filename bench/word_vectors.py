@@ -3,7 +3,7 @@
 Every run is a process of its own; runs of the two libraries alternate. gensim is installed elsewhere
 (`python -m venv peer && peer/bin/pip install gensim`), because it is no dependency:
 
-    python bench/word_vectors.py --data /work/shared/data --peer peer/bin/python --words 2000000
+    python bench/word_vectors.py --data DATA --peer peer/bin/python --words 2000000
     python bench/word_vectors.py --table
 
 Both read one sentence per line, split in advance by bertwright, and have the settings of word2vec.c or fastText. On one

@@ -23,6 +23,7 @@ pytest_plugins = [
 
 # Programs and a plugin, which `--doctest-modules` must not import, and files of fixtures, which share a module name.
 collect_ignore = ["kernels/emulated_kernels.py", "kernels/instruction_sets.py", "machines.py", "readme/update.py"]
+collect_ignore += ["release.py"]
 collect_ignore_glob = ["conftest.py", "*/conftest.py"]
 
 # No test asserts a time: on a busy machine any example may take long.

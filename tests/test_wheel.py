@@ -19,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from bertwright.kernels.compile import find_compilers
 from bertwright.kernels.instruction_sets import INSTRUCTION_SETS, find_levels
+from helpers import list_repository
 from test_extras import EXTRAS
 
 ROOT = Path(__file__).parents[1]
@@ -42,11 +43,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no wheel can be built on this machine")
     bin_folder = Path(sys.executable).parent
     copy = tmp_path_factory.mktemp("source") / "bertwright"
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for name in listed.splitlines():
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes((ROOT / name).read_bytes())
+    for name in list_repository():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes((ROOT / name).read_bytes())
     command = ["make", "wheels", f"MACHINES={machine}", f"BIN={bin_folder}", "--assume-old=install"]
     made = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=1200)
     assert made.returncode == 0, made.stderr

@@ -6,7 +6,7 @@
 
 The rows of published data sets are only compared by this program, which is told where they are:
 
-    python tests/old_artefacts/make.py --shared /work/shared --check rows_of_bugs rows_of_data
+    python tests/old_artefacts/make.py --shared SHARED --check rows_of_bugs rows_of_data
 
 The archives are old files: they are made once, by the code that the later code must stay compatible with. An intended
 change of the present code's results updates the JSON files only.
@@ -161,7 +161,7 @@ def main() -> None:
     names = [*UPDATES, *SHARED]
     parser.add_argument("--update", nargs="+", choices=names, default=[], help="write only these files")
     parser.add_argument("--check", nargs="+", choices=names, default=[], help="print the differences of these files")
-    parser.add_argument("--shared", type=Path, help="folder that contains bugs and data, such as /work/shared")
+    parser.add_argument("--shared", type=Path, help="folder that contains bugs and data, such as SHARED")
     given = parser.parse_args()
     makers = dict(UPDATES)
     if given.shared is not None:

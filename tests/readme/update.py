@@ -7,6 +7,7 @@ Takes some minutes. The machine that the page names must be the machine that thi
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -15,11 +16,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from test_readme import BLOCK, READMES, ROOT, TOURS, execute, read_page, shown_commands
 
+from helpers import make_hub_cache
+
 
 def main(name: str) -> None:
     page = read_page(name)
     updated = page
     with tempfile.TemporaryDirectory() as folder:
+        os.environ |= make_hub_cache(Path(folder) / "hub")  # the hub client reads them in the commands' processes
         (Path(folder) / "demo").symlink_to(ROOT / "demo")
         for language, block in BLOCK.findall(page):
             if language == "console":

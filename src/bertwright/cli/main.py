@@ -28,6 +28,7 @@ From raw text to a BERT, pre-trained and fine-tuned. The commands:
 defaults, and `--help all` every one. --config reads settings from a TOML file
 (for pretrain, also from a recipe); options override them. Vocabularies, stores
 and runs save all settings as settings.toml, which --config can read again.
+`bertwright --version` prints the version.
 """
 
 PACKAGE = Path(__file__).parents[1]

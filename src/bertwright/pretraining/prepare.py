@@ -33,7 +33,7 @@ class PrepareSettings:
 
 
 def prepare(settings: PrepareSettings, reporter: Reporter = SILENT) -> BuildResult:
-    """Build the token store, or continue to build it; see `tokenstore.build.build`.
+    """Build the token store, or continue to build it.
 
     Ctrl-C (KeyboardInterrupt) loses only the shards in progress: the same call continues after the finished ones.
     """
