@@ -137,16 +137,21 @@ class ServedModels:
 
     def _open_index(self, by_name: dict[str, ServedModel], folder: Path) -> tuple[SearchIndex, str]:
         """Open the index with the served model that it belongs to; load its own model if none is served."""
-        assert self.index_folder is not None
         for model in by_name.values():
             try:
-                return SearchIndex.open(self.index_folder, model.bert)
+                return SearchIndex.open(folder, model.bert), model.name
             except ValueError:
                 continue
-        folder = read_json(self.index_folder / MODEL)
-        model = ServedModel(unique_name(folder, by_name), open_model(folder, self.context.device, self.context.dtype))
+        model = self._load(read_json(folder / MODEL), by_name)
+        return SearchIndex.open(folder, model.bert), model.name
+
+    def _load(self, name: str, by_name: dict[str, ServedModel]) -> ServedModel:
+        """Load a model into a table of models; weights that it has in common with the others are held once."""
+        bert = open_model(name, self.context.device, self.context.dtype)
+        share_weights(bert, [other.bert for other in by_name.values()])
+        model = ServedModel(unique_name(name, by_name), bert)
         by_name[model.name] = model
-        return SearchIndex.open(self.index_folder, model.bert)
+        return model
 
     def warm_up(self) -> None:
         """Find the methods of all models, and check their first answers."""
