@@ -24,10 +24,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bertwright.serving import cohere_dialect, hugging_face_dialect, openai_dialect, tei_dialect, typed_routes
 from bertwright.serving.batcher import Batcher, Request
 from bertwright.serving.errors import HttpError
+from bertwright.serving.openapi import describe_api
 from bertwright.serving.protection import Protection
 from bertwright.serving.replies import error_response, json_response
 from bertwright.serving.route import Job, Results, Route
-from bertwright.serving.serve_settings import ServeSettings
 from bertwright.serving.served_models import ServedModels
 from bertwright.serving.serving_metrics import CONTENT_TYPE, ServingMetrics
 
@@ -42,8 +42,8 @@ FAILURES = {400: "validation", 404: "validation", 408: "timeout", 413: "batch_si
 class Server:
     """What the routes share."""
 
-    def __init__(self, models: ServedModels, log_level: str) -> None:
-        self.models, self.limits, self.log_level = models, models.limits, log_level
+    def __init__(self, models: ServedModels) -> None:
+        self.models, self.limits, self.log_level = models, models.settings.limits, models.settings.log
         self.metrics = ServingMetrics()
         self.batcher = Batcher(models.find, models.batch_tokens, self.metrics.observe_batch)
 
@@ -131,7 +131,7 @@ class PostEndpoint:
             metrics.success.labels(self.label).inc()
         except HttpError as error:
             metrics.failure.labels(FAILURES.get(error.status, "inference")).inc()
-            response = error_response(error)
+            response = error_response(error, self.route.path == openai_dialect.PATH)
         except asyncio.CancelledError:
             metrics.failure.labels("dropped").inc()
             raise
@@ -203,7 +203,10 @@ def plain_routes(server: Server, page: str) -> list[Path]:
     async def show_page(request: HttpRequest) -> Response:
         return HTMLResponse(page)
 
-    return [Path("/", show_page), Path("/health", health), Path("/metrics", metrics)]
+    async def api(request: HttpRequest) -> Response:
+        return json_response(describe_api(ROUTES))
+
+    return [Path("/openapi.json", api), Path("/", show_page), Path("/health", health), Path("/metrics", metrics)]
 
 
 async def http_error(request: HttpRequest, error: Exception) -> Response:
@@ -212,9 +215,9 @@ async def http_error(request: HttpRequest, error: Exception) -> Response:
     return error_response(HttpError(error.status_code, "Validation", error.detail, error.headers or {}))
 
 
-def make_app(models: ServedModels, settings: ServeSettings) -> ASGIApp:
+def make_app(models: ServedModels) -> ASGIApp:
     """Return the ASGI application; its start-up lets the models answer once."""
-    server = Server(models, settings.log)
+    server, settings = Server(models), models.settings
     page = files("bertwright.serving").joinpath("page.html").read_text(encoding="utf-8")
 
     @asynccontextmanager

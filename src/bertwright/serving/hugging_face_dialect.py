@@ -107,9 +107,18 @@ class Filling(Struct):
     """A token in place of the [MASK], and the text with it."""
 
     score: float
-    token: int
     token_str: str
     sequence: str
+
+
+def fill(text: str, mask: str, token: str) -> str:
+    """Return a text with a token in place of the mask; a continuation joins the word before.
+
+    >>> fill("He play [MASK].", "[MASK]", "##s")
+    'He plays.'
+    """
+    joins = token.startswith("##") and f" {mask}" in text
+    return text.replace(f" {mask}" if joins else mask, token.removeprefix("##"), 1)
 
 
 def fill_mask(models: ServedModels, body: TaskRequest, name: str) -> Job:
@@ -124,10 +133,7 @@ def fill_mask(models: ServedModels, body: TaskRequest, name: str) -> Job:
         ((candidates, *others),) = [value.masks for value in results.values]
         if others:
             raise ValueError(f"inputs: expected one {mask}, got {1 + len(others)}; POST /fill-mask takes several")
-        return [
-            Filling(p, -1, token.removeprefix("##"), text.replace(mask, token.removeprefix("##"), 1))
-            for token, p in candidates
-        ]
+        return [Filling(p, token.removeprefix("##"), fill(text, mask, token)) for token, p in candidates]
 
     return make_job(models, "fill-mask", name, [text], reply, top_k=parameters.top_k or 5)
 

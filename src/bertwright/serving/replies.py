@@ -27,6 +27,9 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] = 
     return Response(encode(content), status, headers, "application/json")
 
 
-def error_response(error: HttpError) -> Response:
-    """Return the reply of an error."""
-    return json_response(ErrorReply(str(error), error.kind), error.status, error.headers)
+def error_response(error: HttpError, is_openai: bool = False) -> Response:
+    """Return the reply of an error; OpenAI's clients read the message of an object."""
+    content = ErrorReply(str(error), error.kind)
+    if not is_openai:
+        return json_response(content, error.status, error.headers)
+    return json_response({"error": {"message": content.error, "type": error.kind}}, error.status, error.headers)

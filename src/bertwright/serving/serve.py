@@ -25,9 +25,9 @@ def serve(settings: ServeSettings, reporter: Reporter = SILENT) -> None:
     """
     logging.basicConfig(level=logging.INFO if settings.log != "errors" else logging.WARNING, format="%(message)s")
     with execution_context(settings.device) as context, bind(settings.host, settings.port) as listener:
-        models = ServedModels(settings.models, context, settings.limits, settings.index)
+        models = ServedModels(settings, context)
         models.load()
-        app = make_app(models, settings)
+        app = make_app(models)
         address = f"http://{settings.host}:{listener.getsockname()[1]}"
         reporter.record(Line(f"{address}: {', '.join(models.by_name)}"))
         config = uvicorn.Config(

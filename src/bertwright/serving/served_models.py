@@ -16,7 +16,7 @@ from bertwright.inference.search_commands import MODEL
 from bertwright.inference.search_index import SearchIndex
 from bertwright.serving.errors import HttpError
 from bertwright.serving.model_methods import METHODS, SEARCH, Method, count_characters, count_tokens
-from bertwright.serving.serve_settings import LimitSettings
+from bertwright.serving.serve_settings import ServeSettings
 from bertwright.tasks.prediction import BATCH_TOKENS
 from bertwright.training.context import ExecutionContext
 
@@ -107,11 +107,8 @@ def numbers_of(value: Any) -> list[float]:
 class ServedModels:
     """All models of a server, in the order of the command line."""
 
-    names: Sequence[str]
-    """Folders or hub names."""
+    settings: ServeSettings
     context: ExecutionContext
-    limits: LimitSettings
-    index_folder: Path | None = None
     by_name: dict[str, ServedModel] = field(default_factory=dict)
     index: SearchIndex | None = None
     index_model: str = ""
@@ -122,14 +119,14 @@ class ServedModels:
     @property
     def batch_tokens(self) -> int:
         """Tokens per batch."""
-        return self.limits.batch_tokens or BATCH_TOKENS[self.context.device.type]
+        return self.settings.limits.batch_tokens or BATCH_TOKENS[self.context.device.type]
 
     def load(self) -> None:
         """Load all models, or load them again; those before stay until all new ones are there."""
         by_name = dict[str, ServedModel]()
-        for name in self.names:
+        for name in self.settings.models:
             self._load(name, by_name)
-        index, index_model = self._open_index(by_name, self.index_folder) if self.index_folder else (None, "")
+        index, index_model = self._open_index(by_name, self.settings.index) if self.settings.index else (None, "")
         for model in by_name.values():
             if self.is_ready:  # at the start, the thread of the models does it, while the server says that it starts
                 model.warm_up()

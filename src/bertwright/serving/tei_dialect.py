@@ -271,7 +271,7 @@ def info(models: ServedModels) -> Info:
     details: dict[str, Any] = {"pooling": "mean"} if kind == "embedding" else {"id2label": labels}
     return Info(
         model.name, None, models.context.dtype_name, {kind: details}, task.max_length if task else model.bert.config.max_positions,
-        models.limits.max_texts, models.batch_tokens,
+        models.settings.limits.max_texts, models.batch_tokens,
     )  # fmt: skip
 
 
