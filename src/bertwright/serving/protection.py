@@ -46,7 +46,7 @@ class Protection:
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self.is_own_host(host):
             raise HttpError(400, "Validation", f"Host: {host[:80]!r} is no name of this server; --allow-hosts adds it")
-        if origin is not None and origin not in self.origins and urlsplit(origin).netloc != host:
+        if origin is not None and origin not in self.origins and origin.partition("://")[2] != host:
             raise HttpError(
                 403, "Validation", f"Origin: {origin[:80]!r} may not send requests; --allow-origins adds it"
             )
@@ -57,10 +57,22 @@ class Protection:
         """Return whether Host is localhost, a numeric address, or a name that was allowed."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
-            ipaddress.ip_address(name)
-        except ValueError:
-            return name in ("localhost", *self.hosts) if "name" in locals() else False
-        return True
+        except ValueError:  # half of an address in brackets
+            return False
+        return name in ("localhost", *self.hosts) or is_address(name)
+
+
+def is_address(name: str) -> bool:
+    """Return whether a name is a numeric address.
+
+    >>> is_address("127.0.0.1"), is_address("::1"), is_address("bears.example")
+    (True, True, False)
+    """
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 def sent_key(headers: Mapping[str, str]) -> str:

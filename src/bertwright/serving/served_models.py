@@ -20,8 +20,7 @@ from bertwright.serving.serve_settings import ServeSettings
 from bertwright.tasks.prediction import BATCH_TOKENS
 from bertwright.training.context import ExecutionContext
 
-SMOOTHING = 0.2  # weight of the newest batch in a measured rate
-FIRST_RATE = 5_000.0  # tokens per second before the first batch
+DECAY = 0.9  # weight of what was measured before the newest batch
 TOLERANCE = 1e-3  # between an answer alone and in a batch: bfloat16 rounds by this much
 
 
@@ -33,10 +32,17 @@ class ServedModel:
     bert: Bert
     methods: tuple[str, ...] = ()
     """Names in METHODS; the model's purpose comes first."""
-    rate: float = FIRST_RATE
-    """Estimated tokens per second."""
     tokens_per_character: float = 0.25
+    measured_cost: float = 50.0
+    """Estimated tokens of the last batches, older ones with less weight."""
+    measured_s: float = 0.01
+    """Seconds that they took."""
     examples: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Estimated tokens per second."""
+        return self.measured_cost / self.measured_s
 
     @property
     def purpose(self) -> str:
@@ -63,9 +69,11 @@ class ServedModel:
 
     def learn_rate(self, cost: int, tokens: int, characters: int, seconds: float) -> None:
         """Take a computed batch into the measured speed; `cost`: its estimated tokens."""
-        self.rate += SMOOTHING * (cost / max(seconds, 1e-6) - self.rate)
+        self.measured_cost = DECAY * self.measured_cost + cost
+        self.measured_s = DECAY * self.measured_s + seconds
         if characters:
-            self.tokens_per_character += SMOOTHING * (tokens / characters - self.tokens_per_character)
+            measured = min(tokens / characters, 2.0)
+            self.tokens_per_character = DECAY * self.tokens_per_character + (1 - DECAY) * measured
 
     def warm_up(self) -> None:
         """Find the model's methods by trying each. Raises ValueError if an answer alone and in a batch differ."""
