@@ -76,13 +76,18 @@ def browser() -> Iterator[Chrome]:
 @pytest.fixture
 def page(browser: Chrome, server: Any) -> Chrome:
     """Open the page anew, wide and light."""
-    browser.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "light"}]}
-    )
-    browser.set_window_size(WIDTHS[0], 1000)
+    emulate(browser, WIDTHS[0], "light")
     browser.get(str(server.base_url))
     wait(browser, "#form:not([hidden])")
     return browser
+
+
+def emulate(page: Chrome, width: int, scheme: str) -> None:
+    """Set the width of the screen, and whether it is light or dark."""
+    screen = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    preferred = {"name": "prefers-color-scheme", "value": scheme}
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [preferred]})
 
 
 def wait(page: Chrome, selector: str) -> Any:
@@ -128,22 +133,14 @@ def test_each_task_is_answered_without_an_error(page: Chrome, model: str, route:
 def test_each_result_is_accessible_and_fits_the_screen(
     page: Chrome, model: str, route: str, width: int, scheme: str
 ) -> None:
-    page.execute_cdp_cmd(
-        "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    )
-    page.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": False}
-    )
-    try:
-        fill(page, model, route)
-        page.find_element(By.ID, "send").click()
-        answer(page)
-        check_accessibility(page)
-        assert page.execute_script("return document.documentElement.scrollWidth") <= width
-        if folder := os.environ.get("SCREENSHOTS"):
-            page.save_screenshot(str(Path(folder) / f"{model}-{route.replace(' ', '-')}-{width}-{scheme}.png"))
-    finally:
-        page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    emulate(page, width, scheme)
+    fill(page, model, route)
+    page.find_element(By.ID, "send").click()
+    answer(page)
+    check_accessibility(page)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    if folder := os.environ.get("SCREENSHOTS"):
+        page.save_screenshot(str(Path(folder) / f"{model}-{route.replace(' ', '-')}-{width}-{scheme}.png"))
 
 
 def test_marked_entities_and_answers_are_the_characters_that_the_server_names(page: Chrome, server: Any) -> None:

@@ -184,9 +184,10 @@ def test_figures_add_up(model_folders: Path) -> None:
 
 
 def test_heads_on_one_trunk_share_its_weights(model_folders: Path) -> None:
+    from serving.servers import CPU
+
     from bertwright.serving.serve_settings import ServeSettings
     from bertwright.serving.served_models import ServedModels
-    from serving.servers import CPU
 
     models = ServedModels(ServeSettings(tuple(str(model_folders / name) for name in ("classes", "names", "gpt"))), CPU)
     models.load()
