@@ -3,6 +3,7 @@
 # make test-slow   long tests: campaigns of kills, damaged files and disk faults, full-size examples
 # make test-sanitize   the kernels under AddressSanitizer and UndefinedBehaviorSanitizer, on native and emulated instruction sets
 # make test-machines   tests of kernels, models, training and resume as on lesser processors, with one and two threads
+# make test-browser   the server's page in Chromium (Debian's chromium and chromium-driver; npm gets axe-core)
 # make wheels   dist/: a wheel with prebuilt kernels for each architecture, checked by auditwheel
 # make docs   build/site: the documentation as a site, with a reference of the public names; every link is checked
 # make release   dist/: the source and the wheels of this version, checked and tried in fresh environments
@@ -12,7 +13,7 @@ BIN := .venv/bin
 
 MACHINES ?= x86_64 aarch64
 
-.PHONY: install demo test test-slow test-arm test-machines test-sanitize wheels release docs check clean
+.PHONY: install demo test test-slow test-arm test-machines test-sanitize test-browser wheels release docs check clean
 
 install: .venv/installed
 
@@ -60,6 +61,11 @@ test-machines: install
 docs: install
 	$(PIP_INSTALL) --editable '.[docs]'
 	$(BIN)/python docs/make_site.py
+
+test-browser: install
+	$(PIP_INSTALL) --editable '.[browser]'
+	npm pack --silent --pack-destination .venv axe-core@4.14.1 && tar -xzf .venv/axe-core-4.14.1.tgz -C .venv
+	AXE=.venv/package/axe.min.js $(BIN)/pytest -m slow tests/browser
 
 # What an earlier build has left in build/ would get into the wheel.
 wheels: install

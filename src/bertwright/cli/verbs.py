@@ -253,6 +253,13 @@ VERBS = (
         check="check_mine_inputs",
     ),
     Verb(
+        "serve", "serving.serve_settings:ServeSettings", "serving.serve:serve",
+        "answer requests over HTTP with one or several models",
+        "bertwright serve runs/task runs/vectors --port 8000",
+        "models index examples host port api_key allow_hosts allow_origins log max_wait device dtype threads",
+        check="check_inputs",
+    ),
+    Verb(
         "info", "inference.info_settings:InfoSettings", "inference.info:info",
         "describe a model, vocabulary, store or run folder",
         "bertwright info runs/mini",

@@ -1,0 +1,260 @@
+"""The HTTP application: reads a request, checks it, lets the batcher compute it, and writes the reply."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Any
+
+from msgspec import DecodeError, ValidationError
+from msgspec.json import Decoder
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
+from starlette.responses import HTMLResponse, Response
+from starlette.routing import Route as Path
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from bertwright.serving import cohere_dialect, hugging_face_dialect, openai_dialect, tei_dialect, typed_routes
+from bertwright.serving.batcher import Batcher, Request
+from bertwright.serving.errors import HttpError
+from bertwright.serving.openapi import describe_api
+from bertwright.serving.protection import Protection
+from bertwright.serving.replies import error_response, json_response
+from bertwright.serving.route import Job, Results, Route
+from bertwright.serving.served_models import ServedModels
+from bertwright.serving.serving_metrics import CONTENT_TYPE, ServingMetrics
+
+log = logging.getLogger("bertwright.serving")
+DIALECTS = (typed_routes, tei_dialect, openai_dialect, cohere_dialect, hugging_face_dialect)
+ROUTES: tuple[Route, ...] = tuple(route for dialect in DIALECTS for route in dialect.ROUTES)
+CLIENT_GONE = 499  # nginx' status of a request whose client has left; nobody receives it
+FAILURES = {400: "validation", 404: "validation", 408: "timeout", 413: "batch_size", 422: "validation", 424: "model_type",
+    429: "overloaded", CLIENT_GONE: "dropped", 503: "unhealthy"}  # fmt: skip
+
+
+class Server:
+    """What the routes share."""
+
+    def __init__(self, models: ServedModels) -> None:
+        self.models, self.limits, self.log_level = models, models.settings.limits, models.settings.log
+        self.metrics = ServingMetrics()
+        self.batcher = Batcher(models.find, models.batch_tokens, self.metrics.observe_batch)
+
+    def check_admission(self) -> None:
+        """Raise HttpError 503 before the first right answer, 429 if what waits takes too long."""
+        if not self.models.is_ready:
+            raise HttpError(503, "Unhealthy", "the models are not ready yet", {"Retry-After": "1"})
+        wait = self.batcher.promised_wait()
+        if wait > self.limits.max_wait:
+            seconds = str(math.ceil(wait - self.limits.max_wait))
+            message = f"{wait:.1f} s of work are waiting; try again in {seconds} s"
+            raise HttpError(429, "Overloaded", message, {"Retry-After": seconds})
+
+    def estimate(self, job: Job) -> list[int]:
+        """Return the estimated tokens of each item. Raises HttpError 413 for a request above the limits."""
+        limits = self.limits
+        if len(job.items) > limits.max_texts:
+            raise HttpError(413, "Validation", f"expected at most {limits.max_texts:,} texts, got {len(job.items):,}")
+        model, method = self.models.find(job.call.model), job.call.method
+        costs = [model.cost(method, item) for item in job.items]
+        if sum(costs) > limits.max_tokens:
+            raise HttpError(
+                413, "Validation", f"expected at most {limits.max_tokens:,} tokens, got about {sum(costs):,}"
+            )
+        return costs
+
+    async def read_body(self, scope: Scope, receive: Receive) -> bytes:
+        """Read the body. Raises HttpError 413 for a long one, 408 for a slow one, 499 for a client that leaves."""
+        limit, body = self.limits.max_bytes, bytearray()
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        more = True
+        try:
+            async with asyncio.timeout(self.limits.body_timeout):
+                while more:
+                    if len(body) > limit or int(length) > limit:
+                        raise HttpError(
+                            413, "Validation", f"body: expected at most {limit:,} bytes; send several requests"
+                        )
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise HttpError(CLIENT_GONE, "Validation", "the client has left")
+                    body += message.get("body", b"")
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise HttpError(408, "Validation", f"body: it took more than {self.limits.body_timeout:g} s") from None
+        if len(body) > limit:
+            raise HttpError(413, "Validation", f"body: expected at most {limit:,} bytes; send several requests")
+        return bytes(body)
+
+    async def compute(self, job: Job, receive: Receive) -> Request:
+        """Compute a job. Raises HttpError 499 if the client leaves in the meantime."""
+        work = asyncio.ensure_future(self.batcher.compute(job.call, job.items, self.estimate(job)))
+        gone = asyncio.ensure_future(wait_until_gone(receive))
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+            raise HttpError(CLIENT_GONE, "Validation", "the client has left")
+        gone.cancel()
+        return work.result()
+
+
+async def wait_until_gone(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class PostEndpoint:
+    """A POST route as an ASGI application."""
+
+    def __init__(self, route: Route, server: Server) -> None:
+        self.route, self.server = route, server
+        self.decode = Decoder(route.body).decode
+        self.label = route.path.strip("/") or "task"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        server, metrics = self.server, self.server.metrics
+        began, body = time.perf_counter(), b""
+        metrics.count.labels(self.label).inc()
+        try:
+            server.check_admission()
+            body = await server.read_body(scope, receive)
+            response = await self.answer(body, scope, receive, began)
+            metrics.success.labels(self.label).inc()
+        except HttpError as error:
+            metrics.failure.labels(FAILURES.get(error.status, "inference")).inc()
+            response = error_response(error, self.route.path == openai_dialect.PATH)
+        except asyncio.CancelledError:
+            metrics.failure.labels("dropped").inc()
+            raise
+        if server.log_level != "errors":
+            seconds = time.perf_counter() - began
+            text = body.decode(errors="replace") if server.log_level == "texts" else f"{len(body):,} bytes"
+            log.info("%s %d %.1f ms %s", scope["path"], response.status_code, 1000 * seconds, text)
+        if response.status_code != CLIENT_GONE:
+            await response(scope, receive, send)
+
+    async def answer(self, body: bytes, scope: Scope, receive: Receive, began: float) -> Response:
+        """Compute the reply. Raises HttpError for everything that can go wrong."""
+        try:
+            job = self.route.prepare(self.server.models, self.decode(body), scope["path_params"].get("name"))
+            if not isinstance(job, Job):
+                return json_response(job)
+            request = await self.server.compute(job, receive)
+            results = Results(job.call.model, request.values, request.tokens, request.truncated)
+            content = job.reply(results)
+        except (ValidationError, DecodeError, UnicodeDecodeError, RecursionError) as error:
+            status = 422 if isinstance(error, ValidationError) else 400
+            raise HttpError(status, "Validation", f"body: {error}") from None
+        except ValueError as error:
+            raise HttpError(422, "Validation", str(error)) from None
+        except (HttpError, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            raise HttpError(500, "Backend", f"{type(error).__name__}; the server's log says where") from error
+        total_s = time.perf_counter() - began
+        self.server.metrics.observe_request(request, total_s)
+        return json_response(content, headers=reply_headers(request, results, total_s))
+
+
+def reply_headers(request: Request, results: Results, total_s: float) -> dict[str, str]:
+    """Return the headers of text-embeddings-inference, times in milliseconds, and the truncated texts."""
+    headers = {
+        "X-Model": results.model.encode("ascii", "replace").decode(),
+        "X-Compute-Tokens": str(sum(request.tokens)),
+        "X-Total-Time": f"{1000 * total_s:.2f}",
+        "X-Tokenization-Time": f"{1000 * request.tokenize_s:.2f}",
+        "X-Queue-Time": f"{1000 * request.queue_s:.2f}",
+        "X-Inference-Time": f"{1000 * request.compute_s:.2f}",
+    }
+    if truncated := results.truncated_items:
+        headers["X-Truncated-Texts"] = ",".join(map(str, truncated[:100]))
+    return headers
+
+
+def get_endpoint(route: Route, server: Server) -> Any:
+    """Return the function of a GET route."""
+
+    async def endpoint(request: HttpRequest) -> Response:
+        return json_response(route.prepare(server.models))
+
+    return endpoint
+
+
+def plain_routes(server: Server, page: str) -> list[Path]:
+    """Return the routes that answer without a model: the page, health and metrics."""
+
+    async def health(request: HttpRequest) -> Response:
+        if server.models.is_ready:
+            return json_response({"status": "ok"})
+        return error_response(HttpError(503, "Unhealthy", "the models are not ready yet", {"Retry-After": "1"}))
+
+    async def metrics(request: HttpRequest) -> Response:
+        return Response(server.metrics.render(len(server.batcher.waiting)), media_type=CONTENT_TYPE)
+
+    async def show_page(request: HttpRequest) -> Response:
+        return HTMLResponse(page)
+
+    async def api(request: HttpRequest) -> Response:
+        return json_response(describe_api(ROUTES))
+
+    return [Path("/openapi.json", api), Path("/", show_page), Path("/health", health), Path("/metrics", metrics)]
+
+
+async def http_error(request: HttpRequest, error: Exception) -> Response:
+    """Answer what Starlette rejects: unknown paths and methods."""
+    assert isinstance(error, HTTPException)
+    return error_response(HttpError(error.status_code, "Validation", error.detail, error.headers or {}))
+
+
+def make_app(models: ServedModels) -> ASGIApp:
+    """Return the ASGI application; its start-up lets the models answer once."""
+    server, settings = Server(models), models.settings
+    page = files("bertwright.serving").joinpath("page.html").read_text(encoding="utf-8")
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        started = asyncio.create_task(warm_up(models))
+        if hasattr(signal, "SIGHUP"):
+            try:
+                loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(reload_models(models)))
+            except (RuntimeError, ValueError):  # not in the main thread, which has no signals
+                log.debug("no reload by SIGHUP outside the main thread")
+        yield
+        await started
+        await asyncio.to_thread(server.batcher.close)
+
+    routes = plain_routes(server, page) + [
+        Path(route.path, PostEndpoint(route, server), methods=["POST"])
+        if route.method == "POST"
+        else Path(route.path, get_endpoint(route, server))
+        for route in ROUTES
+    ]
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: http_error})
+    return Protection(app, settings.key, settings.allow_hosts, settings.allow_origins)
+
+
+async def warm_up(models: ServedModels) -> None:
+    """Let each model answer once; after a wrong answer, the server stays unhealthy."""
+    try:
+        await asyncio.to_thread(models.warm_up)
+    except Exception as error:
+        log.error("not ready: %s", error)
+
+
+async def reload_models(models: ServedModels) -> None:
+    """Load the models again beside the present ones, which stay if that fails."""
+    try:
+        await asyncio.to_thread(models.load)
+        log.warning("loaded the models again: %s", ", ".join(models.by_name))
+    except Exception as error:
+        log.error("the models could not be loaded again, those before stay: %s", error)

@@ -1,0 +1,207 @@
+"""The models of a server: loaded, checked by a first answer, found by name and method, replaced in a reload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertwright.base.files import read_json
+from bertwright.inference.bert import Bert, open_model
+from bertwright.inference.search_commands import MODEL
+from bertwright.inference.search_index import SearchIndex
+from bertwright.serving.errors import HttpError
+from bertwright.serving.model_methods import METHODS, SEARCH, Method, count_characters, count_tokens
+from bertwright.serving.serve_settings import ServeSettings
+from bertwright.tasks.prediction import BATCH_TOKENS
+from bertwright.training.context import ExecutionContext
+
+DECAY = 0.9  # weight of what was measured before the newest batch
+TOLERANCE = 1e-3  # between an answer alone and in a batch: bfloat16 rounds by this much
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A model, the methods that it has, and its measured speed."""
+
+    name: str
+    bert: Bert
+    methods: tuple[str, ...] = ()
+    """Names in METHODS; the model's purpose comes first."""
+    tokens_per_character: float = 0.25
+    measured_cost: float = 50.0
+    """Estimated tokens of the last batches, older ones with less weight."""
+    measured_s: float = 0.01
+    """Seconds that they took."""
+    examples: list[dict[str, str]] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Estimated tokens per second."""
+        return self.measured_cost / self.measured_s
+
+    @property
+    def purpose(self) -> str:
+        """The method that the model was trained for."""
+        return self.methods[0]
+
+    def cost(self, method: str, item: Any) -> int:
+        """Estimate the tokens of an item."""
+        estimate = 2 + int(count_characters(item) * self.tokens_per_character)
+        longest = _method(method).longest(self.bert)
+        return estimate if longest is None else min(estimate, longest)
+
+    def measure(self, method: str, items: Sequence[Any]) -> tuple[list[int], list[bool]]:
+        """Count the tokens that are read of each item, and say which items are truncated."""
+        tokens = count_tokens(self.bert.tokenizer, items)
+        longest = _method(method).longest(self.bert)
+        if longest is None:
+            return tokens.tolist(), [False] * len(items)
+        return np.minimum(tokens, longest).tolist(), (tokens > longest).tolist()
+
+    def compute(self, method: str, items: Sequence[Any], options: Mapping[str, Any]) -> Sequence[Any]:
+        """Compute the results of some items. Raises ValueError for items that the model cannot read."""
+        return _method(method).compute(self.bert, items, **options)
+
+    def learn_rate(self, cost: int, tokens: int, characters: int, seconds: float) -> None:
+        """Take a computed batch into the measured speed; `cost`: its estimated tokens."""
+        self.measured_cost = DECAY * self.measured_cost + cost
+        self.measured_s = DECAY * self.measured_s + seconds
+        if characters:
+            measured = min(tokens / characters, 2.0)
+            self.tokens_per_character = DECAY * self.tokens_per_character + (1 - DECAY) * measured
+
+    def warm_up(self) -> None:
+        """Find the model's methods by trying each. Raises ValueError if an answer alone and in a batch differ."""
+        found = []
+        for name, method in METHODS.items():
+            try:
+                items = method.probe(self.bert)
+                together = method.compute(self.bert, items)
+            except ValueError:
+                continue
+            alone = [result for item in items for result in method.compute(self.bert, [item])]
+            if not np.allclose(numbers_of(together), numbers_of(alone), atol=TOLERANCE):
+                raise ValueError(
+                    f"{self.name}: {name}: an answer alone and in a batch differ; this machine computes wrongly"
+                )
+            found.append(name)
+        self.methods = tuple(found)
+
+
+def _method(name: str) -> Method:
+    return SEARCH if name == "search" else METHODS[name]
+
+
+def numbers_of(value: Any) -> list[float]:
+    """Return all numbers in nested results.
+
+    >>> numbers_of([("a", {"b": 0.5}), 1])
+    [0.5, 1.0]
+    """
+    if isinstance(value, np.ndarray):
+        return [float(number) for number in value.ravel()]
+    if isinstance(value, (int, float)):
+        return [float(value)]
+    parts = value.values() if isinstance(value, dict) else () if isinstance(value, str) else value or ()
+    return [number for part in parts for number in numbers_of(part)]
+
+
+@dataclass(eq=False)
+class ServedModels:
+    """All models of a server, in the order of the command line."""
+
+    settings: ServeSettings
+    context: ExecutionContext
+    by_name: dict[str, ServedModel] = field(default_factory=dict)
+    index: SearchIndex | None = None
+    index_model: str = ""
+    """Name of the model that embeds the queries of the index."""
+    is_ready: bool = False
+    """True once the answers of all models were right."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens per batch."""
+        return self.settings.limits.batch_tokens or BATCH_TOKENS[self.context.device.type]
+
+    def load(self) -> None:
+        """Load all models, or load them again; those before stay until all new ones are there."""
+        by_name = dict[str, ServedModel]()
+        for name in self.settings.models:
+            self._load(name, by_name)
+        index, index_model = self._open_index(by_name, self.settings.index) if self.settings.index else (None, "")
+        for model in by_name.values():
+            if self.is_ready:  # at the start, the thread of the models does it, while the server says that it starts
+                model.warm_up()
+        self.by_name, self.index, self.index_model = by_name, index, index_model
+
+    def _open_index(self, by_name: dict[str, ServedModel], folder: Path) -> tuple[SearchIndex, str]:
+        """Open the index with the served model that it belongs to; load its own model if none is served."""
+        for model in by_name.values():
+            try:
+                return SearchIndex.open(folder, model.bert), model.name
+            except ValueError:
+                continue
+        model = self._load(read_json(folder / MODEL), by_name)
+        return SearchIndex.open(folder, model.bert), model.name
+
+    def _load(self, name: str, by_name: dict[str, ServedModel]) -> ServedModel:
+        """Load a model into a table of models; weights that it has in common with the others are held once."""
+        bert = open_model(name, self.context.device, self.context.dtype)
+        share_weights(bert, [other.bert for other in by_name.values()])
+        model = ServedModel(unique_name(name, by_name), bert)
+        by_name[model.name] = model
+        return model
+
+    def warm_up(self) -> None:
+        """Find the methods of all models, and check their first answers."""
+        for model in self.by_name.values():
+            model.warm_up()
+        self.is_ready = True
+
+    def find(self, name: str) -> ServedModel:
+        """Return a model by its name. Raises HttpError 404 for another name."""
+        if name not in self.by_name:
+            raise HttpError(404, "Validation", f"model: expected one of {', '.join(self.by_name)}, got {name[:80]!r}")
+        return self.by_name[name]
+
+    def choose(self, method: str, name: str | None = None) -> ServedModel:
+        """Return the named model, or the first one that has a method, if possible as its purpose.
+
+        Raises HttpError 404 for a name that is not served, 424 for a method that the model lacks.
+        """
+        candidates = [model for model in self.by_name.values() if method in model.methods]
+        if name is not None:
+            model = self.find(name)
+            if model not in candidates:
+                raise HttpError(424, "Backend", f"{name}: this model answers {', '.join(model.methods)}, not {method}")
+            return model
+        if not candidates:
+            raise HttpError(424, "Backend", f"no model here answers {method}; GET /models lists what each one answers")
+        return min(candidates, key=lambda model: (model.purpose != method, model.bert.task is not None))
+
+
+def unique_name(folder: str, taken: Mapping[str, Any]) -> str:
+    """Return the last part of a folder's name, with a number if another model has it.
+
+    >>> unique_name("runs/mrpc/", {"mrpc": None})
+    'mrpc-2'
+    """
+    path = Path(folder)
+    name = path.parent.name if path.name == "model" and path.parent.name else path.name
+    return next(new for number in range(1, 1_000) if (new := name if number == 1 else f"{name}-{number}") not in taken)
+
+
+def share_weights(bert: Bert, others: Sequence[Bert]) -> None:
+    """Replace weights of the encoder by equal ones of other models, so that heads on one trunk hold it once."""
+    for other in others:
+        known = dict(other.model.encoder.named_parameters())
+        for name, parameter in bert.model.encoder.named_parameters():
+            twin = known.get(name)
+            if twin is not None and twin.shape == parameter.shape and torch.equal(twin, parameter):
+                parameter.data = twin.data

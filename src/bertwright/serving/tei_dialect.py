@@ -1,0 +1,286 @@
+"""Routes of text-embeddings-inference (Hugging Face), with its bodies and replies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from msgspec import Meta, Struct, field
+
+from bertwright.inference.text_vectors import normalize_vectors
+from bertwright.serving.errors import HttpError
+from bertwright.serving.route import Job, Name, Results, Route, Texts, make_job, to_list
+from bertwright.serving.served_models import ServedModel, ServedModels
+from bertwright.tasks.reranking import Reranking
+
+Side = Literal["Left", "Right", "left", "right"]
+Dimensions = Annotated[int, Meta(ge=1, le=100_000)] | None
+
+
+class Truncating(Struct, kw_only=True):
+    """The fields of text-embeddings-inference about long texts: what is too long loses its end, and the reply says so.
+
+    `truncate` false asks for an error instead.
+    """
+
+    truncate: bool | None = None
+    truncation_direction: Side = "Right"
+    model: Name = None
+
+
+class EmbedRequest(Truncating):
+    """Texts, and the options of `Bert.embed`."""
+
+    inputs: Texts
+    normalize: bool | None = None
+    prompt_name: str | None = None
+    dimensions: Dimensions = None
+    pooling: str | None = None
+    max_length: Annotated[int, Meta(ge=3, le=1_000_000)] | None = None
+
+
+def check_truncation(body: Truncating) -> None:
+    """Raise HttpError 422 for truncation at the beginning of a text, which models here do not do."""
+    if body.truncation_direction.lower() == "left":
+        raise HttpError(422, "Validation", "truncation_direction: expected Right, got Left; cut the texts yourself")
+
+
+def check_whole(body: Truncating, results: Results) -> None:
+    """Raise HttpError 413 if a text lost tokens although `truncate` is false."""
+    if body.truncate is False and (items := results.truncated_items):
+        raise HttpError(413, "Validation", f"inputs: text {items[0]} is longer than the model reads; allow truncate")
+
+
+def embed(models: ServedModels, body: EmbedRequest, name: Name = None) -> Job:
+    """Prepare vectors."""
+    check_truncation(body)
+
+    def reply(results: Results) -> list[list[float]]:
+        check_whole(body, results)
+        return [vector.tolist() for vector in results.values]
+
+    given = {
+        "normalize": body.normalize, "prompt_name": body.prompt_name, "dims": body.dimensions, "pooling": body.pooling,
+        "max_length": body.max_length,
+    }  # fmt: skip
+    options = {option: value for option, value in given.items() if value is not None}
+    return make_job(models, "embed", name or body.model, to_list(body.inputs), reply, **options)
+
+
+class PredictRequest(Truncating):
+    """A text; or a list of texts, of lists of one text, and of pairs."""
+
+    inputs: str | list[str | Annotated[list[str], Meta(min_length=1, max_length=2)]]
+    raw_scores: bool = False
+
+
+class Score(Struct):
+    """A label and its probability."""
+
+    score: float
+    label: str
+
+
+def to_scores(prediction: Any) -> list[Score]:
+    """Return labels with their probabilities, the most probable one first; a number has the label "value"."""
+    if isinstance(prediction, float):
+        return [Score(prediction, "value")]
+    return sorted((Score(p, label) for label, p in prediction.probabilities.items()), key=lambda one: -one.score)
+
+
+def predict(models: ServedModels, body: PredictRequest, name: Name = None) -> Job:
+    """Prepare a classification. A list of two texts is two inputs, as in text-embeddings-inference."""
+    check_truncation(body)
+    if body.raw_scores:
+        raise ValueError("raw_scores: expected false, got true; this server gives probabilities")
+    given: Sequence[Any] = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    items = [text if isinstance(text, str) else text[0] if len(text) == 1 else tuple(text) for text in given]
+
+    def reply(results: Results) -> Any:
+        check_whole(body, results)
+        scores = [to_scores(value) for value in results.values]
+        return scores[0] if isinstance(body.inputs, str) else scores
+
+    return make_job(models, "classify", name or body.model, items, reply)
+
+
+class RerankRequest(Truncating):
+    """A query and texts."""
+
+    query: str
+    texts: list[str]
+    raw_scores: bool = False
+    return_text: bool = False
+
+
+class Rank(Struct, omit_defaults=True):
+    """The index of a text and its score."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+def score_of(model: ServedModel, score: float, raw: bool) -> float:
+    """Return a re-ranker's score, or the number before its sigmoid."""
+    task = model.bert.task
+    if raw and isinstance(task, Reranking) and task.activation == "sigmoid":
+        bounded = np.clip(score, 1e-12, 1 - 1e-12)
+        return float(np.log(bounded) - np.log1p(-bounded))
+    return score
+
+
+def rerank(models: ServedModels, body: RerankRequest, name: Name = None) -> Job:
+    """Prepare an order of texts."""
+    check_truncation(body)
+
+    def reply(results: Results) -> list[Rank]:
+        check_whole(body, results)
+        order = sorted(range(len(body.texts)), key=lambda index: -results.values[index])
+        model = models.find(results.model)
+        return [
+            Rank(
+                index,
+                score_of(model, results.values[index], body.raw_scores),
+                body.texts[index] if body.return_text else None,
+            )
+            for index in order
+        ]
+
+    return make_job(models, "rank", name or body.model, [(body.query, text) for text in body.texts], reply)
+
+
+class SimilarityInputs(Struct):
+    """A text, and others that it is compared with."""
+
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(Struct):
+    """Options of the cosines."""
+
+    prompt_name: str | None = None
+
+
+class SimilarityRequest(Struct):
+    """Texts to compare."""
+
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
+    model: Name = None
+
+
+def prepare_similarity(models: ServedModels, given: SimilarityInputs, name: Name, **options: Any) -> Job:
+    """Prepare the cosines of a text with others."""
+
+    def reply(results: Results) -> list[float]:
+        vectors = normalize_vectors(np.stack(results.values))
+        return [float(cosine) for cosine in vectors[1:] @ vectors[0]]
+
+    return make_job(models, "embed", name, [given.source_sentence, *given.sentences], reply, **options)
+
+
+def similarity(models: ServedModels, body: SimilarityRequest, name: Name = None) -> Job:
+    """Prepare the route's cosines."""
+    prompt = body.parameters.prompt_name if body.parameters else None
+    options = {} if prompt is None else {"prompt_name": prompt}
+    return prepare_similarity(models, body.inputs, name or body.model, **options)
+
+
+class TokenizeRequest(Struct):
+    """Texts to split into tokens."""
+
+    inputs: Texts
+    add_special_tokens: bool = True
+    model: Name = None
+
+
+class SimpleToken(Struct):
+    """A token with its place in the text, in characters; a special token has none."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None = None
+    stop: int | None = None
+
+
+def tokenize(models: ServedModels, body: TokenizeRequest, name: Name = None) -> list[list[SimpleToken]]:
+    """Return the tokens of texts."""
+    tokenizer = models.choose("embed", name or body.model).bert.tokenizer
+    texts = to_list(body.inputs)
+    if sum(map(len, texts)) > 1_000_000:
+        raise HttpError(413, "Validation", "inputs: expected at most 1,000,000 characters; send several requests")
+    return [
+        [
+            SimpleToken(
+                number,
+                tokenizer.token(number),
+                (special := number in tokenizer.special_ids and end == 0),
+                *(() if special else (start, end)),
+            )
+            for number, (start, end) in zip(encoding.ids.tolist(), encoding.offsets.tolist(), strict=True)
+            if body.add_special_tokens or end or number not in tokenizer.special_ids
+        ]
+        for encoding in tokenizer.encode_batch(texts)
+    ]
+
+
+Ids = list[Annotated[int, Meta(ge=0, le=2**31)]]
+
+
+class DecodeRequest(Struct):
+    """Ids of one text, or of several."""
+
+    ids: list[Annotated[int, Meta(ge=0, le=2**31)] | Ids]
+    skip_special_tokens: bool = True
+    model: Name = None
+
+
+def decode(models: ServedModels, body: DecodeRequest, name: Name = None) -> list[str]:
+    """Return the texts of ids. Raises ValueError for an id outside the vocabulary."""
+    tokenizer = models.choose("embed", name or body.model).bert.tokenizer
+    rows: Sequence[Any] = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
+    return [tokenizer.decode(row, body.skip_special_tokens) for row in rows]
+
+
+class Info(Struct):
+    """What text-embeddings-inference says of its model; here of the first model."""
+
+    model_id: str
+    model_sha: str | None
+    model_dtype: str
+    model_type: dict[str, Any]
+    max_input_length: int
+    max_client_batch_size: int
+    max_batch_tokens: int
+    auto_truncate: bool = True
+    version: str = field(default_factory=lambda: version("bertwright"))
+
+
+def info(models: ServedModels) -> Info:
+    """Describe the first model."""
+    model = next(iter(models.by_name.values()))
+    task = model.bert.task
+    labels = {str(number): label for number, label in enumerate(task.label_names)} if task else {}
+    kinds = {"rank": "reranker", "classify": "classifier"}
+    kind = kinds.get(model.purpose, "embedding")
+    details: dict[str, Any] = {"pooling": "mean"} if kind == "embedding" else {"id2label": labels}
+    return Info(
+        model.name, None, models.context.dtype_name, {kind: details}, task.max_length if task else model.bert.config.max_positions,
+        models.settings.limits.max_texts, models.batch_tokens,
+    )  # fmt: skip
+
+
+ROUTES = (
+    Route("/info", "GET", "Describe the first model", None, Info, info),
+    Route("/embed", "POST", "Compute vectors of texts", EmbedRequest, list[list[float]], embed),
+    Route("/predict", "POST", "Label texts and pairs", PredictRequest, list[Score | list[Score]], predict),
+    Route("/rerank", "POST", "Order texts by their relevance", RerankRequest, list[Rank], rerank),
+    Route("/similarity", "POST", "Compute cosines of texts", SimilarityRequest, list[float], similarity),
+    Route("/tokenize", "POST", "Show tokens", TokenizeRequest, list[list[SimpleToken]], tokenize),
+    Route("/decode", "POST", "Turn ids into text", DecodeRequest, list[str], decode),
+)

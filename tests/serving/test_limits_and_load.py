@@ -1,0 +1,245 @@
+"""Limits, overload, clients that leave, batches, reload, the end of a server, and figures that add up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import bertwright
+from bertwright.serving.batcher import Batcher, Call
+from bertwright.serving.serve_settings import LimitSettings
+from bertwright.serving.served_models import ServedModel
+from serving.servers import TEXTS, running_server, save_models, wait_until_healthy
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* lose tokens", "ignore:.*UNK")
+
+
+class SlowModel(ServedModel):
+    """A model of 1,000 estimated tokens per second that records its batches."""
+
+    def __init__(self) -> None:
+        super().__init__("slow", None, measured_cost=10.0)  # type: ignore[arg-type]
+        self.batches: list[list[str]] = []
+        self.may_go = threading.Event()
+
+    def measure(self, method: str, items: Any) -> tuple[list[int], list[bool]]:
+        return [len(item) for item in items], [False] * len(items)
+
+    def compute(self, method: str, items: Any, options: Any) -> list[str]:
+        assert self.may_go.wait(10)
+        self.batches.append(list(items))
+        if "wrong" in items:
+            raise ValueError("wrong")
+        return [item.upper() for item in items]
+
+
+def run_batcher(requests: list[tuple[str, list[str]]], batch_tokens: int = 10) -> tuple[SlowModel, list[Any]]:
+    """Let requests wait together; return the model and the results, or errors, of the requests."""
+    model = SlowModel()
+    batcher = Batcher(lambda name: model, batch_tokens)
+
+    async def run() -> list[Any]:
+        tasks = []
+        for method, items in requests:
+            tasks.append(
+                asyncio.create_task(batcher.compute(Call("slow", method), items, [len(item) for item in items]))
+            )
+            await asyncio.sleep(0.01)
+        model.may_go.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = asyncio.run(run())
+    batcher.close()
+    assert batcher.tokens == {"slow": 0}
+    return model, [result if isinstance(result, Exception) else result.values for result in results]
+
+
+def test_waiting_requests_of_one_call_share_a_batch() -> None:
+    model, results = run_batcher([("a", ["x"]), ("a", ["one"]), ("b", ["four"]), ("a", ["two", "six"])])
+    assert model.batches == [["x"], ["one", "two", "six"], ["four"]]  # the first one found the thread free
+    assert results == [["X"], ["ONE"], ["FOUR"], ["TWO", "SIX"]][:2] + [["FOUR"], ["TWO", "SIX"]]
+
+
+def test_a_long_request_takes_turns_with_short_ones() -> None:
+    long = [f"long{number}" for number in range(6)]
+    model, results = run_batcher([("a", ["x"]), ("a", long), ("b", ["b"]), ("a", ["y"])])
+    assert model.batches == [["x"], long[:2], ["b"], ["y", long[2]], long[3:5], long[5:]]
+    assert results[1] == [text.upper() for text in long]
+
+
+def test_an_error_fails_only_its_own_request() -> None:
+    _, results = run_batcher([("a", ["x"]), ("a", ["wrong"]), ("a", ["y"])], batch_tokens=100)
+    assert (results[0], str(results[1]), results[2]) == (["X"], "wrong", ["Y"])
+
+
+def test_items_of_a_cancelled_request_leave_the_queue() -> None:
+    model = SlowModel()
+    batcher = Batcher(lambda name: model, 10)
+
+    async def run() -> None:
+        first = asyncio.create_task(batcher.compute(Call("slow", "a"), ["x"], [1]))
+        await asyncio.sleep(0.02)
+        second = asyncio.create_task(batcher.compute(Call("slow", "a"), ["y"] * 100, [1_000] * 100))
+        await asyncio.sleep(0.02)
+        assert batcher.promised_wait() > 99
+        second.cancel()
+        await asyncio.sleep(0.02)
+        assert batcher.promised_wait() < 1
+        model.may_go.set()
+        await first
+
+    asyncio.run(run())
+    batcher.close()
+    assert model.batches == [["x"]]
+
+
+def test_requests_beyond_the_promised_wait_get_429_at_once(model_folders: Path) -> None:
+    limits = LimitSettings(max_wait=0.05, batch_tokens=64)
+    with running_server([str(model_folders / "classes")], limits=limits) as client:
+        body = {"texts": ["the cat sat"] * 200}
+        with ThreadPoolExecutor(24) as pool:
+            replies = [*pool.map(lambda _: client.post("/classify", json=body), range(96))]
+        codes = [reply.status_code for reply in replies]
+        assert set(codes) == {200, 429}
+        rejected = next(reply for reply in replies if reply.status_code == 429)
+        assert int(rejected.headers["retry-after"]) >= 1
+        assert rejected.json()["error_type"] == "Overloaded"
+        expected = replies[codes.index(200)].json()["predictions"]
+        assert all(reply.json()["predictions"] == expected for reply in replies if reply.status_code == 200)
+        assert client.post("/classify", json={"texts": "the cat"}).status_code == 200  # once the queue is empty
+
+
+def test_long_bodies_many_texts_and_tokens_are_rejected_with_the_limit(model_folders: Path) -> None:
+    limits = LimitSettings(max_bytes=1_000, max_texts=3, max_tokens=20, body_timeout=0.3)
+    with running_server([str(model_folders / "pretrained")], limits=limits) as client:
+        for body, expected in (
+            ({"inputs": "a" * 1_000}, "1,000 bytes"),
+            ({"inputs": ["a"] * 4}, "3 texts"),
+            ({"inputs": ["a b c d e f g h i j k l m n o p q r s t u v w x y z " * 3] * 3}, "20 tokens"),
+        ):
+            reply = client.post("/embed", json=body)
+            assert (reply.status_code, expected in reply.json()["error"]) == (413, True)
+        chunks = client.post("/embed", content=iter([b"{" + b" " * 600, b" " * 600]))
+        assert chunks.status_code == 413
+        with socket.create_connection((client.base_url.host, client.base_url.port or 80)) as slow:
+            slow.sendall(b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+            assert b" 408 " in slow.recv(1_000)
+
+
+def test_a_client_that_leaves_is_counted_as_dropped(model_folders: Path) -> None:
+    with running_server([str(model_folders / "pretrained")], limits=LimitSettings(batch_tokens=100)) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/embed", json={"inputs": [TEXTS[3]] * 9_000}, timeout=0.15)
+        wait_for(lambda: 'failure_total{err="dropped"} 1.0' in client.get("/metrics").text)
+        assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200
+
+
+def wait_for(condition: Any) -> None:
+    for _ in range(400):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise AssertionError("the condition did not become true")
+
+
+def read_metrics(client: httpx.Client) -> dict[str, float]:
+    lines = client.get("/metrics").text.splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
+def test_figures_add_up(model_folders: Path) -> None:
+    with running_server([str(model_folders / "pretrained")]) as client:
+        bodies: list[dict[str, Any]] = [{"inputs": TEXTS * number} for number in range(1, 40)]
+        with ThreadPoolExecutor(8) as pool:
+            replies = [*pool.map(lambda body: client.post("/embed", json=body), bodies)]
+        assert client.post("/embed", content=b"{").status_code == 400
+        assert client.post("/tag", json={"texts": "a"}).status_code == 424
+        metrics = read_metrics(client)
+        counted = sum(value for name, value in metrics.items() if name.startswith("te_request_count_total"))
+        outcomes = sum(value for name, value in metrics.items() if re.match("te_request_(success|failure)_total", name))
+        assert counted == outcomes == len(bodies) + 2
+        tokens = sum(int(reply.headers["x-compute-tokens"]) for reply in replies)
+        assert metrics['te_request_tokens_total{model="pretrained"}'] == tokens == metrics["te_batch_next_tokens_sum"]
+        bert = bertwright.load(model_folders / "pretrained", "cpu")
+        assert tokens == len(bert.tokenizer.encode_ids(TEXTS).ids) * sum(range(1, 40))
+        parts = sum(metrics[f"te_request_{name}_duration_sum"] for name in ("tokenization", "queue", "inference"))
+        assert parts == pytest.approx(metrics["te_request_duration_sum"], rel=0.2)  # the models here take no time
+        headers = replies[-1].headers
+        times = [float(headers[f"x-{name}-time"]) for name in ("tokenization", "queue", "inference")]
+        assert 0 < sum(times) <= float(headers["x-total-time"])
+
+
+def test_heads_on_one_trunk_share_its_weights(model_folders: Path) -> None:
+    from serving.servers import CPU
+
+    from bertwright.serving.serve_settings import ServeSettings
+    from bertwright.serving.served_models import ServedModels
+
+    models = ServedModels(ServeSettings(tuple(str(model_folders / name) for name in ("classes", "names", "gpt"))), CPU)
+    models.load()
+    first, second, other = (model.bert.model.encoder.state_dict() for model in models.by_name.values())
+    assert {tensor.data_ptr() for tensor in first.values()} == {tensor.data_ptr() for tensor in second.values()}
+    assert not {tensor.data_ptr() for tensor in first.values()} & {tensor.data_ptr() for tensor in other.values()}
+
+
+def test_search_finds_the_documents_of_an_index(model_folders: Path, tmp_path: Path) -> None:
+    bert = bertwright.load(model_folders / "pretrained", "cpu")
+    texts = [text for text in TEXTS if text]
+    index = bertwright.SearchIndex.build(bert, texts, tmp_path / "index")
+    folders = [str(model_folders / name) for name in ("relevance", "pretrained")]
+    with running_server(folders, index=tmp_path / "index") as client:
+        for by in ("vectors", "bm25", "fusion"):
+            reply = client.post("/search", json={"query": ["the cat", "sat"], "top_k": 2, "by": by}).json()
+            expected = index.search(["the cat", "sat"], 2, by)  # type: ignore[arg-type]
+            assert [[tuple(hit.values()) for hit in hits] for hits in reply["predictions"]] == [
+                [tuple(hit) for hit in hits] for hits in expected
+            ]
+        reranked = client.post("/search", json={"query": "the cat", "rerank": True}).json()["predictions"][0]
+        ranks = bertwright.load(model_folders / "relevance", "cpu").rank("the cat", texts)
+        assert np.allclose([hit["score"] for hit in reranked], [one.score for one in ranks], atol=1e-6)
+
+
+def start_process(arguments: list[str], port: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "bertwright", "serve", *arguments, "--port", str(port), "--device", "cpu"]
+    return subprocess.Popen([*command, "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def test_the_command_reloads_on_sighup_and_drains_on_sigterm(tmp_path: Path) -> None:
+    (folder,) = save_models(tmp_path, ["classes"])
+    port = free_port()
+    process = start_process([folder], port)
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        wait_until_healthy(client)
+        os.kill(process.pid, signal.SIGHUP)
+        for _ in range(50):  # while it loads
+            assert client.post("/classify", json={"texts": "the cat"}).status_code == 200
+        assert start_process([folder], port).wait(60) == 2  # the port is taken
+        body = {"texts": [TEXTS[3]] * 1_000}
+        with ThreadPoolExecutor(4) as pool:
+            replies = [pool.submit(client.post, "/classify", json=body) for _ in range(4)]
+            time.sleep(0.3)
+            process.send_signal(signal.SIGTERM)
+            assert [reply.result().status_code for reply in replies] == [200] * 4
+    output = process.communicate(timeout=30)[0].decode()
+    assert process.returncode == 0, output
+    assert "loaded the models again: classes" in output
+    assert "the cat" not in output
