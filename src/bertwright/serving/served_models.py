@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from bertwright.tasks.prediction import BATCH_TOKENS
 from bertwright.training.context import ExecutionContext
 
 DECAY = 0.9  # weight of what was measured before the newest batch
+MEASURED_TOKENS, MEASURED_S = 1_000, 0.1  # smaller batches say little of the speed under load
 TOLERANCE = 1e-3  # between an answer alone and in a batch: bfloat16 rounds by this much
 
 
@@ -69,8 +71,9 @@ class ServedModel:
 
     def learn_rate(self, cost: int, tokens: int, characters: int, seconds: float) -> None:
         """Take a computed batch into the measured speed; `cost`: its estimated tokens."""
-        self.measured_cost = DECAY * self.measured_cost + cost
-        self.measured_s = DECAY * self.measured_s + seconds
+        if cost >= MEASURED_TOKENS or seconds >= MEASURED_S:
+            self.measured_cost = DECAY * self.measured_cost + cost
+            self.measured_s = DECAY * self.measured_s + seconds
         if characters:
             measured = min(tokens / characters, 2.0)
             self.tokens_per_character = DECAY * self.tokens_per_character + (1 - DECAY) * measured
@@ -91,6 +94,17 @@ class ServedModel:
                 )
             found.append(name)
         self.methods = tuple(found)
+        if self.purpose != "generate":
+            self._measure_speed(self.purpose)
+
+    def _measure_speed(self, method: str) -> None:
+        """Compute a batch as large as under load, for the first promises of waits."""
+        probe = METHODS[method].probe(self.bert)
+        items = probe * (1 + MEASURED_TOKENS // sum(self.measure(method, probe)[0]))
+        began = time.perf_counter()
+        tokens = sum(self.measure(method, items)[0])
+        self.compute(method, items, {})
+        self.measured_cost, self.measured_s = float(tokens), time.perf_counter() - began
 
 
 def _method(name: str) -> Method:
