@@ -145,7 +145,9 @@ class PostEndpoint:
     async def answer(self, body: bytes, scope: Scope, receive: Receive, began: float) -> Response:
         """Compute the reply. Raises HttpError for everything that can go wrong."""
         try:
-            job = self.route.prepare(self.server.models, self.decode(body), scope["path_params"].get("name"))
+            given = self.decode(body)
+            name = scope["path_params"].get("name") or getattr(given, "model", None)
+            job = self.route.prepare(self.server.models, given, name)
             if not isinstance(job, Job):
                 return json_response(job)
             request = await self.server.compute(job, receive)

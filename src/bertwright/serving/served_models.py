@@ -42,6 +42,11 @@ class ServedModel:
     examples: list[dict[str, str]] = field(default_factory=list)
 
     @property
+    def max_length(self) -> int:
+        """Longest sequence in tokens."""
+        return self.bert.task.max_length if self.bert.task else int(self.bert.config.max_positions)
+
+    @property
     def rate(self) -> float:
         """Estimated tokens per second."""
         return self.measured_cost / self.measured_s
