@@ -28,11 +28,11 @@ PATHS = (
 )
 HOSTILE = (
     b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"inputs":"\xff"}', b'{"inputs":"\\ud800"}', b'{"inputs":"\\udc00 a"}',
-    b'{"texts":NaN}', b'{"texts":1e999}', b'{"inputs":' + b"[" * 100_000, b'{"x":' + b'{"a":' * 50_000, b'{"inputs":{}}',
-    b'{"inputs":[1]}', b'{"inputs":[[]]}', b'{"inputs":[["a","b","c"]]}', b'{"input":[[1,"a"]]}', b'{"texts":["a",null]}',
-    b'{"ids":[99999999999999999999]}', b'{"ids":[-1]}', b'{"inputs":"a","dimensions":0}', b'{"inputs":"a","dimensions":99999}',
-    b'{"inputs":"a","model":"../../etc/passwd"}', b'{"texts":"a","top_k":-1}', b'{"inputs":"a","pooling":"nix"}',
-    b'{"inputs":"a","prompt_name":"nix"}', b'{"inputs":"a","max_length":9999}',
+    b'{"texts":NaN}', b'{"texts":1e999}', b'{"inputs":' + b"[" * 100_000, b'{"x":' + b'{"a":' * 50_000,
+    b'{"inputs":{}}', b'{"inputs":[1]}', b'{"inputs":[[]]}', b'{"inputs":[["a","b","c"]]}', b'{"input":[[1,"a"]]}',
+    b'{"texts":["a",null]}', b'{"ids":[99999999999999999999]}', b'{"ids":[-1]}', b'{"inputs":"a","dimensions":0}',
+    b'{"inputs":"a","dimensions":99999}', b'{"inputs":"a","model":"../../etc/passwd"}', b'{"texts":"a","top_k":-1}',
+    b'{"inputs":"a","pooling":"nix"}', b'{"inputs":"a","prompt_name":"nix"}', b'{"inputs":"a","max_length":9999}',
 )  # fmt: skip
 
 

@@ -35,8 +35,10 @@ log = logging.getLogger("bertwright.serving")
 DIALECTS = (typed_routes, tei_dialect, openai_dialect, cohere_dialect, hugging_face_dialect)
 ROUTES: tuple[Route, ...] = tuple(route for dialect in DIALECTS for route in dialect.ROUTES)
 CLIENT_GONE = 499  # nginx' status of a request whose client has left; nobody receives it
-FAILURES = {400: "validation", 404: "validation", 408: "timeout", 413: "batch_size", 422: "validation", 424: "model_type",
-    429: "overloaded", CLIENT_GONE: "dropped", 503: "unhealthy"}  # fmt: skip
+FAILURES = {
+    400: "validation", 404: "validation", 408: "timeout", 413: "batch_size", 422: "validation", 424: "model_type",
+    429: "overloaded", CLIENT_GONE: "dropped", 503: "unhealthy",
+}  # fmt: skip
 
 
 class Server:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertwright.base.ragged import Ints
-from bertwright.inference.bert import Bert
+from bertwright.inference.bert import SAMPLED, Bert
 from bertwright.inference.python_inputs import ranking_example
 from bertwright.inference.search_commands import rerank
 from bertwright.inference.search_index import By, SearchIndex
@@ -117,7 +117,7 @@ def next_sentence(bert: Bert, items: Sequence[Any]) -> Sequence[float]:
     return bert.next_sentence([first for first, _ in items], [second for _, second in items])
 
 
-def generate(bert: Bert, items: Sequence[Any], settings: GenerationSettings = GenerationSettings()) -> Sequence[Any]:
+def generate(bert: Bert, items: Sequence[Any], settings: GenerationSettings = SAMPLED) -> Sequence[Any]:
     """Continue the prompts of each request by themselves: the numbers of sampling depend on a prompt's place."""
     return [bert.generate([*prompts], settings) for prompts in items]
 
@@ -134,7 +134,7 @@ def embed(bert: Bert, items: Sequence[Any], **options: Any) -> Sequence[Any]:
 
 def attend(bert: Bert, items: Sequence[Any]) -> Sequence[Any]:
     """Compute attention weights of texts or pairs. Raises ValueError if they are too many for a reply."""
-    for item, tokens in zip(items, count_tokens(bert.tokenizer, items).tolist(), strict=True):
+    for tokens in count_tokens(bert.tokenizer, items).tolist():
         numbers = bert.config.num_layers * getattr(bert.config, "num_heads", 1) * tokens**2
         if numbers > MAX_ATTENTION:
             raise ValueError(f"text: expected at most {MAX_ATTENTION:,} attention weights, got {numbers:,}; shorten it")

@@ -12,8 +12,8 @@ from bertwright.serving.replies import ErrorReply
 from bertwright.serving.route import Route
 
 ERRORS = {
-    400: "no JSON, or a Host that is not this server's", 401: "a key is missing or wrong", 404: "no model has this name",
-    403: "a page of another site", 408: "the body took too long", 413: "too long", 422: "not what the route reads",
+    400: "no JSON, or another Host", 401: "a key is missing or wrong", 403: "a page of another site",
+    404: "no model has this name", 408: "the body took too long", 413: "too long", 422: "not what the route reads",
     424: "no model here answers this", 429: "overloaded; Retry-After says when", 503: "starting",
 }  # fmt: skip
 
