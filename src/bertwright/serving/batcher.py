@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 import time
+import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -196,7 +197,8 @@ class Batcher:
             if len(batch.parts) > 1:
                 return [result for part in batch.parts for result in self._compute(Batch(batch.call, [part]))]
             if not isinstance(error, ValueError):
-                log.exception("%s of %s failed", batch.call.method, batch.call.model)
+                place = "".join(traceback.format_tb(error.__traceback__))  # the message may have parts of a text
+                log.error("%s of %s failed: %s\n%s", batch.call.method, batch.call.model, type(error).__name__, place)
             return [PartResult(batch.parts[0], (), (), (), 0.0, 0.0, time.perf_counter(), error)]
 
     def _compute_parts(self, call: Call, parts: Sequence[Part]) -> list[PartResult]:

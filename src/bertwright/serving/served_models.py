@@ -39,7 +39,7 @@ class ServedModel:
     """Estimated tokens of the last batches, older ones with less weight."""
     measured_s: float = 0.01
     """Seconds that they took."""
-    examples: list[dict[str, str]] = field(default_factory=list)
+    examples: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def max_length(self) -> int:
@@ -157,6 +157,8 @@ class ServedModels:
         for model in by_name.values():
             if self.is_ready:  # at the start, the thread of the models does it, while the server says that it starts
                 model.warm_up()
+        for name, model in self.by_name.items():
+            by_name[name].examples = model.examples
         self.by_name, self.index, self.index_model = by_name, index, index_model
 
     def _open_index(self, by_name: dict[str, ServedModel], folder: Path) -> tuple[SearchIndex, str]:
