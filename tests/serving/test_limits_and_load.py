@@ -241,3 +241,38 @@ def test_the_command_reloads_on_sighup_and_drains_on_sigterm(tmp_path: Path) -> 
     assert process.returncode == 0, output
     assert "loaded the models again: classes" in output
     assert "the cat" not in output
+
+
+@pytest.mark.slow
+def test_a_minute_at_twice_the_capacity_has_right_answers_and_429_alone(model_folders: Path) -> None:
+    """Clients that do not wait for replies send more than the server computes."""
+    with running_server([str(model_folders / "pretrained")], limits=LimitSettings(max_wait=0.1)) as client:
+        texts = [text for text in TEXTS if text] * 50
+        expected = bertwright.load(model_folders / "pretrained", "cpu").embed(texts)
+        codes: list[int] = []
+        end = time.monotonic() + 60
+
+        def send(number: int) -> None:
+            chosen = slice(None) if number % 2 else slice(0, 1)
+            while time.monotonic() < end:
+                reply = client.post("/embed", json={"inputs": texts[chosen], "model": "pretrained"})
+                codes.append(reply.status_code)
+                if reply.status_code == 200:
+                    assert np.allclose(reply.json(), expected[chosen], atol=1e-5)
+                else:
+                    assert (reply.status_code, int(reply.headers["retry-after"]) > 0) == (429, True)
+
+        with ThreadPoolExecutor(32) as pool:
+            list(pool.map(send, range(32)))
+        assert {*codes} == {200, 429}
+
+
+@pytest.mark.slow
+def test_schemathesis_finds_no_failure(client: httpx.Client) -> None:
+    """All of its checks but one: a schema cannot say that a mask, an index or a name is missing."""
+    command = ["schemathesis", "run", f"{client.base_url}/openapi.json", "--checks", "all", "--max-examples", "500"]
+    left_out = ["--exclude-checks", "positive_data_acceptance", "--phases", "examples,coverage,fuzzing"]
+    done = subprocess.run(
+        [Path(sys.executable).with_name(command[0]), *command[1:], *left_out], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout[-4_000:]
