@@ -193,8 +193,31 @@ def get_endpoint(route: Route, server: Server) -> Any:
     return endpoint
 
 
-def plain_routes(server: Server, page: str) -> list[Path]:
-    """Return the routes that answer without a model: the page, health and metrics."""
+class Root:
+    """The path /: the page for GET, a task for POST."""
+
+    def __init__(self, post: PostEndpoint, page: str) -> None:
+        self.post, self.page = post, HTMLResponse(page)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await (self.post if scope["method"] == "POST" else self.page)(scope, receive, send)
+
+
+def make_path(route: Route, server: Server, page: str) -> Path:
+    """Return a route as Starlette's."""
+    if route.method == "GET":
+        return Path(route.path, get_endpoint(route, server))
+    post = PostEndpoint(route, server)
+    return (
+        Path("/", Root(post, page), methods=["GET", "POST"])
+        if route.path == "/"
+        else Path(route.path, post, methods=["POST"])
+    )
+
+
+def plain_routes(server: Server) -> list[Path]:
+    """Return the routes that answer without a model: the document, health and metrics."""
 
     async def health(request: HttpRequest) -> Response:
         if server.models.is_ready:
@@ -204,13 +227,10 @@ def plain_routes(server: Server, page: str) -> list[Path]:
     async def metrics(request: HttpRequest) -> Response:
         return Response(server.metrics.render(len(server.batcher.waiting)), media_type=CONTENT_TYPE)
 
-    async def show_page(request: HttpRequest) -> Response:
-        return HTMLResponse(page)
-
     async def api(request: HttpRequest) -> Response:
         return json_response(describe_api(ROUTES))
 
-    return [Path("/openapi.json", api), Path("/", show_page), Path("/health", health), Path("/metrics", metrics)]
+    return [Path("/openapi.json", api), Path("/health", health), Path("/metrics", metrics)]
 
 
 async def http_error(request: HttpRequest, error: Exception) -> Response:
@@ -237,12 +257,7 @@ def make_app(models: ServedModels) -> ASGIApp:
         await started
         await asyncio.to_thread(server.batcher.close)
 
-    routes = plain_routes(server, page) + [
-        Path(route.path, PostEndpoint(route, server), methods=["POST"])
-        if route.method == "POST"
-        else Path(route.path, get_endpoint(route, server))
-        for route in ROUTES
-    ]
+    routes = [*plain_routes(server), *(make_path(route, server, page) for route in ROUTES)]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: http_error})
     return Protection(app, settings.key, settings.allow_hosts, settings.allow_origins)
 

@@ -1,7 +1,7 @@
 """The methods of a model that a server offers: each computes the items of several requests in one call.
 
-An item is the smallest input with an answer of its own: a text, a pair, a question with its context. The answers are
-those of the Python interface (`inference/bert.py`).
+An item is the smallest input with an answer of its own: a text, a pair, a question with its context. `Bert` computes
+the answers (`inference/bert.py`).
 """
 
 from __future__ import annotations

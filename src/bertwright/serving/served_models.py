@@ -223,6 +223,6 @@ def share_weights(bert: Bert, others: Sequence[Bert]) -> None:
     for other in others:
         known = dict(other.model.encoder.named_parameters())
         for name, parameter in bert.model.encoder.named_parameters():
-            twin = known.get(name)
-            if twin is not None and twin.shape == parameter.shape and torch.equal(twin, parameter):
-                parameter.data = twin.data
+            equal = known.get(name)
+            if equal is not None and equal.shape == parameter.shape and torch.equal(equal, parameter):
+                parameter.data = equal.data
