@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bertwright.serving import cohere_dialect, hugging_face_dialect, openai_dialect, tei_dialect, typed_routes
 from bertwright.serving.batcher import Batcher, Request
 from bertwright.serving.errors import HttpError
+from bertwright.serving.examples import read_examples
 from bertwright.serving.openapi import describe_api
 from bertwright.serving.protection import Protection
 from bertwright.serving.replies import error_response, json_response
@@ -240,8 +241,13 @@ async def http_error(request: HttpRequest, error: Exception) -> Response:
 
 
 def make_app(models: ServedModels) -> ASGIApp:
-    """Return the ASGI application; its start-up lets the models answer once."""
-    server, settings = Server(models), models.settings
+    """Return the ASGI application; its start-up lets the models answer once.
+
+    Raises ValueError for a file of examples that no model can read.
+    """
+    settings = models.settings
+    read_examples([*models.by_name.values()], settings.examples)
+    server = Server(models)
     page = files("bertwright.serving").joinpath("page.html").read_text(encoding="utf-8")
 
     @asynccontextmanager

@@ -64,7 +64,8 @@ def count_tokens(tokenizer: TextTokenizer, items: Sequence[Item]) -> Ints:
     starts = np.cumsum(numbers) - numbers
     specials = np.array([tokenizer.layout.num_specials(max(number, 1)) for number in numbers.tolist()])
     totals = np.add.reduceat(np.append(sizes, 0), starts) if len(items) else numbers
-    return np.where(numbers > 0, totals, 0) + specials  # reduceat gives an empty item the next one's first number
+    tokens: Ints = np.where(numbers > 0, totals, 0) + specials  # reduceat gives an empty item the next one's number
+    return tokens
 
 
 def task_length(bert: Bert) -> int:
@@ -127,8 +128,8 @@ def score(bert: Bert, items: Sequence[Any]) -> Sequence[Any]:
     return bert.score(items)
 
 
-def embed(bert: Bert, items: Sequence[Any], **options: Any) -> Sequence[Any]:
-    """Compute vectors of texts."""
+def embed(bert: Bert, items: Sequence[Any], **options: Any) -> Any:
+    """Compute vectors of texts, N × H."""
     return bert.embed(items, **options)
 
 

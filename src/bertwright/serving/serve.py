@@ -9,7 +9,6 @@ from contextlib import suppress
 import uvicorn
 
 from bertwright.base.reporter import SILENT, Line, Reporter
-from bertwright.serving.examples import read_examples
 from bertwright.serving.http_app import make_app
 from bertwright.serving.serve_settings import ServeSettings
 from bertwright.serving.served_models import ServedModels
@@ -28,7 +27,6 @@ def serve(settings: ServeSettings, reporter: Reporter = SILENT) -> None:
     with execution_context(settings.device) as context, bind(settings.host, settings.port) as listener:
         models = ServedModels(settings, context)
         models.load()
-        read_examples([*models.by_name.values()], settings.examples)
         app = make_app(models)
         address = f"http://{settings.host}:{listener.getsockname()[1]}"
         reporter.record(Line(f"{address}: {', '.join(models.by_name)}"))

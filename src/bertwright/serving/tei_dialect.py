@@ -14,6 +14,7 @@ from bertwright.serving.errors import HttpError
 from bertwright.serving.route import Job, Name, Results, Route, Texts, make_job, to_list
 from bertwright.serving.served_models import ServedModel, ServedModels
 from bertwright.tasks.reranking import Reranking
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 Side = Literal["Left", "Right", "left", "right"]
 Dimensions = Annotated[int, Meta(ge=1, le=100_000)] | None
@@ -216,17 +217,19 @@ def tokenize(models: ServedModels, body: TokenizeRequest, name: Name) -> list[li
         raise HttpError(413, "Validation", "inputs: expected at most 1,000,000 characters; send several requests")
     return [
         [
-            SimpleToken(
-                number,
-                tokenizer.token(number),
-                (special := number in tokenizer.special_ids and end == 0),
-                *(() if special else (start, end)),
-            )
+            token
             for number, (start, end) in zip(encoding.ids.tolist(), encoding.offsets.tolist(), strict=True)
-            if body.add_special_tokens or end or number not in tokenizer.special_ids
+            if not (token := to_token(tokenizer, number, start, end)).special or body.add_special_tokens
         ]
         for encoding in tokenizer.encode_batch(texts)
     ]
+
+
+def to_token(tokenizer: TextTokenizer, number: int, start: int, end: int) -> SimpleToken:
+    """Return a token; a special token that stands in no text has no place."""
+    if end == 0 and number in tokenizer.special_ids:
+        return SimpleToken(number, tokenizer.token(number), True)
+    return SimpleToken(number, tokenizer.token(number), False, start, end)
 
 
 Ids = list[Annotated[int, Meta(ge=0, le=2**31)]]

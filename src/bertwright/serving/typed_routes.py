@@ -190,7 +190,9 @@ class AnswerText(Candidate):
 
 def to_answer(value: Any) -> AnswerText:
     """Convert an `Answer`."""
-    return AnswerText(*value[:6], value.margin, [Candidate(*candidate) for candidate in value.candidates])
+    candidates = [Candidate(*candidate) for candidate in value.candidates]
+    scores = value.probability, value.score, value.null_score, value.margin
+    return AnswerText(value.text, value.start, value.end, *scores, candidates)
 
 
 def answer(models: ServedModels, body: AnswerRequest, name: Name) -> Job:
