@@ -153,7 +153,7 @@ def test_examples_of_a_file_become_bodies_of_the_route(model_folders: Path, tmp_
     texts.write_text("text\tlabel\nthe cat\tgood\nsat\tbad\n")
     pairs.write_text("text\tsecond\tlabel\nthe\tcat\tyes\n")
     with running_server(
-        [str(model_folders / name) for name in ("classes", "pairs")], examples=(str(pairs), str(texts))
+        [str(model_folders / name) for name in ("classes", "pairs")], examples=(str(texts), str(pairs))
     ) as client:
         first, second = client.get("/models").json()["data"]
         assert first["examples"] == [{"texts": "the cat"}, {"texts": "sat"}]
