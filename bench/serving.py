@@ -6,8 +6,8 @@ In turns, on the same texts of 5 to 200 words: `Bert.embed` in a process of its 
 `bertwright serve` with 64 connections, 32 texts and one text a request; one client with 16 tokens; arrivals at twice
 the capacity that do not wait for replies; and a plain server, Starlette with sentence-transformers' `encode` per
 request, as people write it. The load comes from this process; its CPU seconds are taken off: rate = texts / (seconds −
-CPU seconds of this process / CPUs). A line per measurement goes to bench/results/serving.jsonl. With --seconds 8 and
-one round, it takes four minutes.
+CPU seconds of this process / CPUs). A line per measurement goes to bench/results/serving.jsonl. With --seconds 5 and
+--rounds 1, it takes about four minutes.
 """
 
 from __future__ import annotations
@@ -192,8 +192,9 @@ def is_healthy(port: int) -> bool:
         return False
 
 
-def our_command(port: int) -> list[str]:
-    return ["-m", "bertwright", "serve", str(minilm()), "--port", str(port), "--device", "cpu", "--dtype", "float32"]
+def our_command(port: int, max_wait: int = 120) -> list[str]:
+    limits = ["--max-wait", str(max_wait)]
+    return ["-m", "bertwright", "serve", str(minilm()), "--port", str(port), "--dtype", "float32", *limits]
 
 
 def plain_command(port: int) -> list[str]:
@@ -218,7 +219,8 @@ def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 capacity = load.texts / load.seconds
             load = asyncio.run(closed_loop(port, short, 1, 1, seconds / 2))
             yield {"what": f"{name}, one client, 12 words", **load.describe()}
-            if name == "bertwright":
+        if name == "bertwright":
+            with running(lambda port: our_command(port, max_wait=1)) as port:
                 load = asyncio.run(open_loop(port, texts, 2 * capacity, seconds))
                 yield {"what": f"{name}, arrivals at twice the capacity", **load.describe()}
 

@@ -151,6 +151,22 @@ def test_a_client_that_leaves_is_counted_as_dropped(model_folders: Path) -> None
         assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200
 
 
+def test_a_defect_gets_500_and_its_place_without_texts_in_the_log(
+    model_folders: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(bert: bertwright.Bert, texts: list[str]) -> None:
+        raise RuntimeError(texts[0])
+
+    with running_server([str(model_folders / "pretrained")]) as client:
+        monkeypatch.setattr(bertwright.Bert, "embed", fail)
+        reply = client.post("/embed", json={"inputs": "the cat"})
+        assert (reply.status_code, reply.json()["error_type"]) == (500, "Backend")
+        assert "in fail" in caplog.text
+        assert "the cat" not in caplog.text + reply.text
+        monkeypatch.undo()
+        assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200
+
+
 def wait_for(condition: Any) -> None:
     for _ in range(400):
         if condition():

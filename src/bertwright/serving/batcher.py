@@ -7,10 +7,8 @@ under load batches fill by themselves. A long request is computed in parts that 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
-import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,8 +17,6 @@ from typing import Any, NamedTuple
 
 from bertwright.serving.model_methods import count_characters
 from bertwright.serving.served_models import ServedModel
-
-log = logging.getLogger("bertwright.serving")
 
 
 class Call(NamedTuple):
@@ -196,9 +192,6 @@ class Batcher:
         except Exception as error:
             if len(batch.parts) > 1:
                 return [result for part in batch.parts for result in self._compute(Batch(batch.call, [part]))]
-            if not isinstance(error, ValueError):
-                place = "".join(traceback.format_tb(error.__traceback__))  # the message may have parts of a text
-                log.error("%s of %s failed: %s\n%s", batch.call.method, batch.call.model, type(error).__name__, place)
             return [PartResult(batch.parts[0], (), (), (), 0.0, 0.0, time.perf_counter(), error)]
 
     def _compute_parts(self, call: Call, parts: Sequence[Part]) -> list[PartResult]:

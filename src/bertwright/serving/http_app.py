@@ -7,6 +7,7 @@ import logging
 import math
 import signal
 import time
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -164,6 +165,8 @@ class PostEndpoint:
         except (HttpError, asyncio.CancelledError):
             raise
         except Exception as error:
+            place = "".join(traceback.format_tb(error.__traceback__))  # the message may have parts of a text
+            log.error("%s: %s\n%s", scope["path"], type(error).__name__, place)
             raise HttpError(500, "Backend", f"{type(error).__name__}; the server's log says where") from error
         total_s = time.perf_counter() - began
         self.server.metrics.observe_request(request, total_s)
