@@ -587,6 +587,7 @@ def commands_with(text: str) -> dict[str, str]:
         "next-sentence": f"next-sentence {quoted} a b",
         "plan": f"plan --hours 1 --text {quoted}",
         "score": f"score {quoted} a",
+        "serve": f"serve {quoted}",
         "search build": f"search build {quoted} text.txt --index new",
         "search query": f"search query {quoted} a",
         "score-vectors": f"score-vectors {quoted} {quoted}",

@@ -11,7 +11,7 @@ import pytest
 
 import bertwright
 from bertwright.inference.text_settings import GenerationSettings
-from serving.servers import TEXTS
+from serving.servers import TEXTS, running_server
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* lose tokens", "ignore:.*UNK")
 PAIRS = [(one, other) for one, other in zip(TEXTS, TEXTS[1:] + TEXTS[:1], strict=True)]
@@ -146,3 +146,23 @@ def test_a_model_without_the_method_is_named_in_the_error(client: httpx.Client) 
     assert (response.status_code, response.json()["error_type"]) == (424, "Backend")
     assert "classify" in response.json()["error"]
     assert client.post("/tag", json={"texts": "the cat", "model": "nix"}).status_code == 404
+
+
+def test_examples_of_a_file_become_bodies_of_the_route(model_folders: Path, tmp_path: Path) -> None:
+    texts, pairs = tmp_path / "texts.tsv", tmp_path / "pairs.tsv"
+    texts.write_text("text\tlabel\nthe cat\tgood\nsat\tbad\n")
+    pairs.write_text("text\tsecond\tlabel\nthe\tcat\tyes\n")
+    with running_server(
+        [str(model_folders / name) for name in ("classes", "pairs")], examples=(str(texts), str(pairs))
+    ) as client:
+        first, second = client.get("/models").json()["data"]
+        assert first["examples"] == [{"texts": "the cat"}, {"texts": "sat"}]
+        assert second["examples"] == [{"texts": [["the", "cat"]]}]
+        for model in (first, second):
+            post(client, model["routes"][0], **model["examples"][0], model=model["name"])
+        assert "<title>" in client.get("/").text
+    with (
+        pytest.raises(ValueError, match=r"nix\.tsv"),
+        running_server([str(model_folders / "classes")], examples=(str(tmp_path / "nix.tsv"),)),
+    ):
+        pass

@@ -76,7 +76,8 @@ class Bert:
     """A model with its tokenizer, ready for use: dropout is off, and no gradients are computed.
 
     For a single input, methods return a single result; for a list of any length, a list of results in the same order.
-    The other inputs in the list change a result by rounding only, by up to about 1e-6.
+    The other inputs in the list change a result by rounding only, by up to about 1e-6; in float32 on a CPU with one or
+    two threads, not at all.
     """
 
     def __init__(

@@ -50,6 +50,9 @@ from bertwright.kernels.triton_check import (
     works,
 )
 
+BLOCK_ROWS = 4  # of MKL's products
+FEW_ROWS = 16  # per thread; with more rows, MKL leaves no thread an incomplete block
+
 
 def bias_activation(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     """Compute activation(x + bias), T F → T F, for "gelu", "gelu_tanh" or "relu"; relu has no native kernel."""
@@ -101,7 +104,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return apply(Linear, x, weight, bias)
     if x.dtype != weight.dtype and use_triton(x) and linear_works(x, weight, bias):
         return apply(HalfLinear, x, weight, bias)
-    return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    whole = fill_blocks(x)
+    product = F.linear(whole, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
+    return product if whole is x else product[: len(x)]
+
+
+def fill_blocks(x: Tensor) -> Tensor:
+    """Append rows of zeros to few rows in inference on a CPU, T H → T' H, where T' is a multiple of BLOCK_ROWS.
+
+    MKL adds up in another order for one to three rows that are left of a thread's blocks. With whole blocks, the bits
+    of a row do not depend on the number of rows: a text alone has the same vector as in a batch.
+    """
+    if x.device.type != "cpu" or x.ndim != 2 or torch.is_grad_enabled():
+        return x
+    missing = -len(x) % BLOCK_ROWS if len(x) < FEW_ROWS * torch.get_num_threads() else 0
+    return torch.cat([x, x.new_zeros(missing, x.shape[1])]) if missing else x
 
 
 def linear_works(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:

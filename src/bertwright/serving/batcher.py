@@ -7,7 +7,6 @@ under load batches fill by themselves. A long request is computed in parts that 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 import warnings
@@ -18,8 +17,6 @@ from typing import Any, NamedTuple
 
 from bertwright.serving.model_methods import count_characters
 from bertwright.serving.served_models import ServedModel
-
-log = logging.getLogger("bertwright.serving")
 
 
 class Call(NamedTuple):
@@ -69,6 +66,7 @@ class PartResult(NamedTuple):
     truncated: Sequence[bool]
     tokenize_s: float
     compute_s: float
+    ended: float
     error: Exception | None = None
 
 
@@ -152,8 +150,8 @@ class Batcher:
             results = self._compute(batch)
             with self.changed:
                 self.tokens[batch.call.model] -= batch.cost
-                for part in batch.parts:
-                    part.request.waits_since = time.perf_counter()
+                for result in results:
+                    result.part.request.waits_since = result.ended
             loop = batch.parts[0].request.future.get_loop()
             loop.call_soon_threadsafe(self._deliver, results)
 
@@ -194,9 +192,7 @@ class Batcher:
         except Exception as error:
             if len(batch.parts) > 1:
                 return [result for part in batch.parts for result in self._compute(Batch(batch.call, [part]))]
-            if not isinstance(error, ValueError):
-                log.exception("%s of %s failed", batch.call.method, batch.call.model)
-            return [PartResult(batch.parts[0], (), (), (), 0.0, 0.0, error)]
+            return [PartResult(batch.parts[0], (), (), (), 0.0, 0.0, time.perf_counter(), error)]
 
     def _compute_parts(self, call: Call, parts: Sequence[Part]) -> list[PartResult]:
         model = self.find(call.model)
@@ -207,25 +203,27 @@ class Batcher:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each reply says what was truncated
             values = model.compute(call.method, items, dict(call.options))
-        seconds = time.perf_counter() - tokenized
+        ended = time.perf_counter()
         model.learn_rate(
             sum(part.cost for part in parts),
             sum(tokens),
             sum(map(count_characters, items)),
-            seconds + tokenized - began,
+            ended - began,
         )
         self.observe(len(items), sum(tokens))
         results, start = list[PartResult](), 0
         for part in parts:
             chosen = slice(start, start := start + len(part.items))
             results.append(
-                PartResult(part, values[chosen], tokens[chosen], truncated[chosen], tokenized - began, seconds)
+                PartResult(
+                    part, values[chosen], tokens[chosen], truncated[chosen], tokenized - began, ended - tokenized, ended
+                )
             )
         return results
 
     def _deliver(self, results: Sequence[PartResult]) -> None:
         """Give requests the results of their parts; the event loop calls this."""
-        for part, values, tokens, truncated, tokenize_s, compute_s, error in results:
+        for part, values, tokens, truncated, tokenize_s, compute_s, ended, error in results:
             request = part.request
             request.values.extend(values)
             request.tokens.extend(tokens)
@@ -240,4 +238,5 @@ class Batcher:
                     self._drop(request)
                 request.future.set_exception(error)
             elif request.done == len(request.items):
+                request.queue_s += time.perf_counter() - ended  # the event loop was busy
                 request.future.set_result(None)

@@ -47,7 +47,7 @@ class RerankReply(Struct):
     usage: Usage
 
 
-def rerank(models: ServedModels, body: RerankRequest, name: Name = None) -> Job:
+def rerank(models: ServedModels, body: RerankRequest, name: Name) -> Job:
     """Prepare an order of documents."""
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
 
@@ -59,7 +59,7 @@ def rerank(models: ServedModels, body: RerankRequest, name: Name = None) -> Job:
         ]
         return RerankReply(results.model, shown, Usage(sum(results.tokens)))
 
-    return make_job(models, "rank", name or body.model, [(body.query, text) for text in texts], reply)
+    return make_job(models, "rank", name, [(body.query, text) for text in texts], reply)
 
 
 ROUTES = (

@@ -7,6 +7,7 @@ import logging
 import math
 import signal
 import time
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -24,6 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bertwright.serving import cohere_dialect, hugging_face_dialect, openai_dialect, tei_dialect, typed_routes
 from bertwright.serving.batcher import Batcher, Request
 from bertwright.serving.errors import HttpError
+from bertwright.serving.examples import read_examples
 from bertwright.serving.openapi import describe_api
 from bertwright.serving.protection import Protection
 from bertwright.serving.replies import error_response, json_response
@@ -35,8 +37,10 @@ log = logging.getLogger("bertwright.serving")
 DIALECTS = (typed_routes, tei_dialect, openai_dialect, cohere_dialect, hugging_face_dialect)
 ROUTES: tuple[Route, ...] = tuple(route for dialect in DIALECTS for route in dialect.ROUTES)
 CLIENT_GONE = 499  # nginx' status of a request whose client has left; nobody receives it
-FAILURES = {400: "validation", 404: "validation", 408: "timeout", 413: "batch_size", 422: "validation", 424: "model_type",
-    429: "overloaded", CLIENT_GONE: "dropped", 503: "unhealthy"}  # fmt: skip
+FAILURES = {
+    400: "validation", 404: "validation", 408: "timeout", 413: "batch_size", 422: "validation", 424: "model_type",
+    429: "overloaded", CLIENT_GONE: "dropped", 503: "unhealthy",
+}  # fmt: skip
 
 
 class Server:
@@ -145,7 +149,9 @@ class PostEndpoint:
     async def answer(self, body: bytes, scope: Scope, receive: Receive, began: float) -> Response:
         """Compute the reply. Raises HttpError for everything that can go wrong."""
         try:
-            job = self.route.prepare(self.server.models, self.decode(body), scope["path_params"].get("name"))
+            given = self.decode(body)
+            name = scope["path_params"].get("name") or getattr(given, "model", None)
+            job = self.route.prepare(self.server.models, given, name)
             if not isinstance(job, Job):
                 return json_response(job)
             request = await self.server.compute(job, receive)
@@ -159,6 +165,8 @@ class PostEndpoint:
         except (HttpError, asyncio.CancelledError):
             raise
         except Exception as error:
+            place = "".join(traceback.format_tb(error.__traceback__))  # the message may have parts of a text
+            log.error("%s: %s\n%s", scope["path"], type(error).__name__, place)
             raise HttpError(500, "Backend", f"{type(error).__name__}; the server's log says where") from error
         total_s = time.perf_counter() - began
         self.server.metrics.observe_request(request, total_s)
@@ -189,8 +197,31 @@ def get_endpoint(route: Route, server: Server) -> Any:
     return endpoint
 
 
-def plain_routes(server: Server, page: str) -> list[Path]:
-    """Return the routes that answer without a model: the page, health and metrics."""
+class Root:
+    """The path /: the page for GET, a task for POST."""
+
+    def __init__(self, post: PostEndpoint, page: str) -> None:
+        self.post, self.page = post, HTMLResponse(page)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await (self.post if scope["method"] == "POST" else self.page)(scope, receive, send)
+
+
+def make_path(route: Route, server: Server, page: str) -> Path:
+    """Return a route as Starlette's."""
+    if route.method == "GET":
+        return Path(route.path, get_endpoint(route, server))
+    post = PostEndpoint(route, server)
+    return (
+        Path("/", Root(post, page), methods=["GET", "POST"])
+        if route.path == "/"
+        else Path(route.path, post, methods=["POST"])
+    )
+
+
+def plain_routes(server: Server) -> list[Path]:
+    """Return the routes that answer without a model: the document, health and metrics."""
 
     async def health(request: HttpRequest) -> Response:
         if server.models.is_ready:
@@ -200,13 +231,10 @@ def plain_routes(server: Server, page: str) -> list[Path]:
     async def metrics(request: HttpRequest) -> Response:
         return Response(server.metrics.render(len(server.batcher.waiting)), media_type=CONTENT_TYPE)
 
-    async def show_page(request: HttpRequest) -> Response:
-        return HTMLResponse(page)
-
     async def api(request: HttpRequest) -> Response:
         return json_response(describe_api(ROUTES))
 
-    return [Path("/openapi.json", api), Path("/", show_page), Path("/health", health), Path("/metrics", metrics)]
+    return [Path("/openapi.json", api), Path("/health", health), Path("/metrics", metrics)]
 
 
 async def http_error(request: HttpRequest, error: Exception) -> Response:
@@ -216,8 +244,13 @@ async def http_error(request: HttpRequest, error: Exception) -> Response:
 
 
 def make_app(models: ServedModels) -> ASGIApp:
-    """Return the ASGI application; its start-up lets the models answer once."""
-    server, settings = Server(models), models.settings
+    """Return the ASGI application; its start-up lets the models answer once.
+
+    Raises ValueError for a file of examples that no model can read.
+    """
+    settings = models.settings
+    read_examples([*models.by_name.values()], settings.examples)
+    server = Server(models)
     page = files("bertwright.serving").joinpath("page.html").read_text(encoding="utf-8")
 
     @asynccontextmanager
@@ -233,12 +266,7 @@ def make_app(models: ServedModels) -> ASGIApp:
         await started
         await asyncio.to_thread(server.batcher.close)
 
-    routes = plain_routes(server, page) + [
-        Path(route.path, PostEndpoint(route, server), methods=["POST"])
-        if route.method == "POST"
-        else Path(route.path, get_endpoint(route, server))
-        for route in ROUTES
-    ]
+    routes = [*plain_routes(server), *(make_path(route, server, page) for route in ROUTES)]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: http_error})
     return Protection(app, settings.key, settings.allow_hosts, settings.allow_origins)
 

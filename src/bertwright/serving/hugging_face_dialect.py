@@ -53,7 +53,7 @@ class TaskRequest(Struct):
     dimensions: Dimensions = None
 
 
-def run_task(models: ServedModels, body: TaskRequest, name: Name = None) -> Job:
+def run_task(models: ServedModels, body: TaskRequest, name: Name) -> Job:
     """Prepare the task that the inputs and the model have. Raises ValueError for inputs that no task has."""
     if isinstance(body.inputs, dict):
         if "source_sentence" in body.inputs:

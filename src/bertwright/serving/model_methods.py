@@ -1,7 +1,7 @@
 """The methods of a model that a server offers: each computes the items of several requests in one call.
 
-An item is the smallest input with an answer of its own: a text, a pair, a question with its context. The answers are
-those of the Python interface (`inference/bert.py`).
+An item is the smallest input with an answer of its own: a text, a pair, a question with its context. `Bert` computes
+the answers (`inference/bert.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertwright.base.ragged import Ints
-from bertwright.inference.bert import Bert
+from bertwright.inference.bert import SAMPLED, Bert
 from bertwright.inference.python_inputs import ranking_example
 from bertwright.inference.search_commands import rerank
 from bertwright.inference.search_index import By, SearchIndex
@@ -64,7 +64,8 @@ def count_tokens(tokenizer: TextTokenizer, items: Sequence[Item]) -> Ints:
     starts = np.cumsum(numbers) - numbers
     specials = np.array([tokenizer.layout.num_specials(max(number, 1)) for number in numbers.tolist()])
     totals = np.add.reduceat(np.append(sizes, 0), starts) if len(items) else numbers
-    return np.where(numbers > 0, totals, 0) + specials  # reduceat gives an empty item the next one's first number
+    tokens: Ints = np.where(numbers > 0, totals, 0) + specials  # reduceat gives an empty item the next one's number
+    return tokens
 
 
 def task_length(bert: Bert) -> int:
@@ -117,7 +118,7 @@ def next_sentence(bert: Bert, items: Sequence[Any]) -> Sequence[float]:
     return bert.next_sentence([first for first, _ in items], [second for _, second in items])
 
 
-def generate(bert: Bert, items: Sequence[Any], settings: GenerationSettings = GenerationSettings()) -> Sequence[Any]:
+def generate(bert: Bert, items: Sequence[Any], settings: GenerationSettings = SAMPLED) -> Sequence[Any]:
     """Continue the prompts of each request by themselves: the numbers of sampling depend on a prompt's place."""
     return [bert.generate([*prompts], settings) for prompts in items]
 
@@ -127,14 +128,14 @@ def score(bert: Bert, items: Sequence[Any]) -> Sequence[Any]:
     return bert.score(items)
 
 
-def embed(bert: Bert, items: Sequence[Any], **options: Any) -> Sequence[Any]:
-    """Compute vectors of texts."""
+def embed(bert: Bert, items: Sequence[Any], **options: Any) -> Any:
+    """Compute vectors of texts, N × H."""
     return bert.embed(items, **options)
 
 
 def attend(bert: Bert, items: Sequence[Any]) -> Sequence[Any]:
     """Compute attention weights of texts or pairs. Raises ValueError if they are too many for a reply."""
-    for item, tokens in zip(items, count_tokens(bert.tokenizer, items).tolist(), strict=True):
+    for tokens in count_tokens(bert.tokenizer, items).tolist():
         numbers = bert.config.num_layers * getattr(bert.config, "num_heads", 1) * tokens**2
         if numbers > MAX_ATTENTION:
             raise ValueError(f"text: expected at most {MAX_ATTENTION:,} attention weights, got {numbers:,}; shorten it")

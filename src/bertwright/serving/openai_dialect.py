@@ -57,7 +57,7 @@ def to_entry(index: int, vector: Any, encoding_format: str) -> EmbeddingEntry:
     return EmbeddingEntry(index=index, embedding=np.asarray(vector).tolist())
 
 
-def embeddings(models: ServedModels, body: EmbeddingsRequest, name: Name = None) -> Job:
+def embeddings(models: ServedModels, body: EmbeddingsRequest, name: Name) -> Job:
     """Prepare vectors. Raises HttpError 422 for ids of tokens."""
     texts = [body.input] if isinstance(body.input, str) else body.input
     if not all(isinstance(text, str) for text in texts):
@@ -76,7 +76,7 @@ def embeddings(models: ServedModels, body: EmbeddingsRequest, name: Name = None)
         return EmbeddingsReply(data=entries, model=results.model, usage=Usage(total, total))
 
     options = {} if body.dimensions is None else {"dims": body.dimensions}
-    return make_job(models, "embed", name or body.model, texts, reply, **options)
+    return make_job(models, "embed", name, texts, reply, **options)
 
 
 class OpenAiModel(Struct, kw_only=True):

@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec.json import schema_components
 
-from bertwright.serving.replies import ErrorReply
+from bertwright.serving.replies import ErrorReply, OpenAiError
 from bertwright.serving.route import Route
 
 ERRORS = {
-    400: "no JSON, or a Host that is not this server's", 401: "a key is missing or wrong", 404: "no model has this name",
-    403: "a page of another site", 408: "the body took too long", 413: "too long", 422: "not what the route reads",
+    400: "no JSON, or another Host", 401: "a key is missing or wrong", 403: "a page of another site",
+    404: "no model has this name", 408: "the body took too long", 413: "too long", 422: "not what the route reads",
     424: "no model here answers this", 429: "overloaded; Retry-After says when", 503: "starting",
 }  # fmt: skip
 
@@ -21,11 +21,17 @@ ERRORS = {
 def describe_api(routes: Sequence[Route]) -> dict[str, Any]:
     """Return the document of some routes."""
     types = [kind for route in routes for kind in (route.body or ErrorReply, route.reply)]
-    schemas, components = schema_components([*types, ErrorReply], ref_template="#/components/schemas/{name}")
+    schemas, components = schema_components(
+        [*types, ErrorReply, OpenAiError], ref_template="#/components/schemas/{name}"
+    )
+    error = {"anyOf": [*schemas[-2:]]}
     by_route = zip(schemas[::2], schemas[1::2], routes, strict=False)
     paths: dict[str, Any] = {}
     for body, reply, route in by_route:
-        paths.setdefault(route.path, {})[route.method.lower()] = describe_route(route, body, reply, schemas[-1])
+        paths.setdefault(route.path, {})[route.method.lower()] = describe_route(route, body, reply, error)
+    errors = {str(status): describe_content(text, error) for status, text in ERRORS.items()}
+    page = {"description": "HTML", "content": {"text/html": {"schema": {"type": "string"}}}}
+    paths["/"]["get"] = {"summary": "Show the page", "responses": {"200": page, **errors}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "bertwright serve", "version": version("bertwright")},

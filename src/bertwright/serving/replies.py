@@ -22,14 +22,26 @@ class ErrorReply(Struct):
     error_type: str
 
 
+class ErrorDetail(Struct):
+    """The reason, and the kind of the error."""
+
+    message: str
+    type: str
+
+
+class OpenAiError(Struct):
+    """An error as OpenAI's clients read it."""
+
+    error: ErrorDetail
+
+
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> Response:
     """Return a reply that msgspec encodes."""
     return Response(encode(content), status, headers, "application/json")
 
 
 def error_response(error: HttpError, is_openai: bool = False) -> Response:
-    """Return the reply of an error; OpenAI's clients read the message of an object."""
-    content = ErrorReply(str(error), error.kind)
-    if not is_openai:
-        return json_response(content, error.status, error.headers)
-    return json_response({"error": {"message": content.error, "type": error.kind}}, error.status, error.headers)
+    """Return the reply of an error, in OpenAI's form or in the usual one."""
+    message = str(error)
+    content = OpenAiError(ErrorDetail(message, error.kind)) if is_openai else ErrorReply(message, error.kind)
+    return json_response(content, error.status, error.headers)

@@ -53,8 +53,8 @@ class Route(NamedTuple):
     reply: Any
     """Type of the reply, for the OpenAPI document."""
     prepare: Callable[..., Any]
-    """For POST, turn models, body and the name of a model in the path into a `Job`, or a reply that needs no model;
-    for GET, turn models into a reply. Raises ValueError or HttpError for a request that cannot be answered."""
+    """For POST, turn models, body and the model's name (of the path or the body) into a `Job`, or a reply that needs no
+    model; for GET, turn models into a reply. Raises ValueError or HttpError for a request that cannot be answered."""
 
 
 def to_list(texts: Texts) -> list[str]:

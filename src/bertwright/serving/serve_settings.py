@@ -50,7 +50,8 @@ class ServeSettings:
     index: Path | None = None
     """Folder of an index of bertwright search build; POST /search finds its documents."""
     examples: tuple[str, ...] = ()
-    """Files in the format of a model's task, such as its dev file; the page shows their first examples."""
+    """Files in the format of the models' tasks, such as dev files, in the order of the models; the page shows the first
+    examples of each."""
     host: str = "127.0.0.1"
     """Address to listen at. 0.0.0.0 listens to the network: set a key then."""
     port: int = 8000

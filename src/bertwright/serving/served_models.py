@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from bertwright.tasks.prediction import BATCH_TOKENS
 from bertwright.training.context import ExecutionContext
 
 DECAY = 0.9  # weight of what was measured before the newest batch
+MEASURED_TOKENS, MEASURED_S = 1_000, 0.1  # smaller batches say little of the speed under load
 TOLERANCE = 1e-3  # between an answer alone and in a batch: bfloat16 rounds by this much
 
 
@@ -37,7 +39,12 @@ class ServedModel:
     """Estimated tokens of the last batches, older ones with less weight."""
     measured_s: float = 0.01
     """Seconds that they took."""
-    examples: list[dict[str, str]] = field(default_factory=list)
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def max_length(self) -> int:
+        """Longest sequence in tokens."""
+        return self.bert.task.max_length if self.bert.task else int(self.bert.config.max_positions)
 
     @property
     def rate(self) -> float:
@@ -69,8 +76,9 @@ class ServedModel:
 
     def learn_rate(self, cost: int, tokens: int, characters: int, seconds: float) -> None:
         """Take a computed batch into the measured speed; `cost`: its estimated tokens."""
-        self.measured_cost = DECAY * self.measured_cost + cost
-        self.measured_s = DECAY * self.measured_s + seconds
+        if cost >= MEASURED_TOKENS or seconds >= MEASURED_S:
+            self.measured_cost = DECAY * self.measured_cost + cost
+            self.measured_s = DECAY * self.measured_s + seconds
         if characters:
             measured = min(tokens / characters, 2.0)
             self.tokens_per_character = DECAY * self.tokens_per_character + (1 - DECAY) * measured
@@ -91,6 +99,17 @@ class ServedModel:
                 )
             found.append(name)
         self.methods = tuple(found)
+        if self.purpose != "generate":
+            self._measure_speed(self.purpose)
+
+    def _measure_speed(self, method: str) -> None:
+        """Compute a batch as large as under load, for the first promises of waits."""
+        probe = METHODS[method].probe(self.bert)
+        items = probe * (1 + MEASURED_TOKENS // sum(self.measure(method, probe)[0]))
+        began = time.perf_counter()
+        tokens = sum(self.measure(method, items)[0])
+        self.compute(method, items, {})
+        self.measured_cost, self.measured_s = float(tokens), time.perf_counter() - began
 
 
 def _method(name: str) -> Method:
@@ -138,6 +157,8 @@ class ServedModels:
         for model in by_name.values():
             if self.is_ready:  # at the start, the thread of the models does it, while the server says that it starts
                 model.warm_up()
+        for name, model in self.by_name.items():
+            by_name[name].examples = model.examples
         self.by_name, self.index, self.index_model = by_name, index, index_model
 
     def _open_index(self, by_name: dict[str, ServedModel], folder: Path) -> tuple[SearchIndex, str]:
@@ -202,6 +223,6 @@ def share_weights(bert: Bert, others: Sequence[Bert]) -> None:
     for other in others:
         known = dict(other.model.encoder.named_parameters())
         for name, parameter in bert.model.encoder.named_parameters():
-            twin = known.get(name)
-            if twin is not None and twin.shape == parameter.shape and torch.equal(twin, parameter):
-                parameter.data = twin.data
+            equal = known.get(name)
+            if equal is not None and equal.shape == parameter.shape and torch.equal(equal, parameter):
+                parameter.data = equal.data

@@ -14,6 +14,7 @@ from bertwright.serving.errors import HttpError
 from bertwright.serving.route import Job, Name, Results, Route, Texts, make_job, to_list
 from bertwright.serving.served_models import ServedModel, ServedModels
 from bertwright.tasks.reranking import Reranking
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 Side = Literal["Left", "Right", "left", "right"]
 Dimensions = Annotated[int, Meta(ge=1, le=100_000)] | None
@@ -53,7 +54,7 @@ def check_whole(body: Truncating, results: Results) -> None:
         raise HttpError(413, "Validation", f"inputs: text {items[0]} is longer than the model reads; allow truncate")
 
 
-def embed(models: ServedModels, body: EmbedRequest, name: Name = None) -> Job:
+def embed(models: ServedModels, body: EmbedRequest, name: Name) -> Job:
     """Prepare vectors."""
     check_truncation(body)
 
@@ -66,7 +67,7 @@ def embed(models: ServedModels, body: EmbedRequest, name: Name = None) -> Job:
         "max_length": body.max_length,
     }  # fmt: skip
     options = {option: value for option, value in given.items() if value is not None}
-    return make_job(models, "embed", name or body.model, to_list(body.inputs), reply, **options)
+    return make_job(models, "embed", name, to_list(body.inputs), reply, **options)
 
 
 class PredictRequest(Truncating):
@@ -90,7 +91,7 @@ def to_scores(prediction: Any) -> list[Score]:
     return sorted((Score(p, label) for label, p in prediction.probabilities.items()), key=lambda one: -one.score)
 
 
-def predict(models: ServedModels, body: PredictRequest, name: Name = None) -> Job:
+def predict(models: ServedModels, body: PredictRequest, name: Name) -> Job:
     """Prepare a classification. A list of two texts is two inputs, as in text-embeddings-inference."""
     check_truncation(body)
     if body.raw_scores:
@@ -103,7 +104,7 @@ def predict(models: ServedModels, body: PredictRequest, name: Name = None) -> Jo
         scores = [to_scores(value) for value in results.values]
         return scores[0] if isinstance(body.inputs, str) else scores
 
-    return make_job(models, "classify", name or body.model, items, reply)
+    return make_job(models, "classify", name, items, reply)
 
 
 class RerankRequest(Truncating):
@@ -132,7 +133,7 @@ def score_of(model: ServedModel, score: float, raw: bool) -> float:
     return score
 
 
-def rerank(models: ServedModels, body: RerankRequest, name: Name = None) -> Job:
+def rerank(models: ServedModels, body: RerankRequest, name: Name) -> Job:
     """Prepare an order of texts."""
     check_truncation(body)
 
@@ -149,7 +150,7 @@ def rerank(models: ServedModels, body: RerankRequest, name: Name = None) -> Job:
             for index in order
         ]
 
-    return make_job(models, "rank", name or body.model, [(body.query, text) for text in body.texts], reply)
+    return make_job(models, "rank", name, [(body.query, text) for text in body.texts], reply)
 
 
 class SimilarityInputs(Struct):
@@ -183,11 +184,11 @@ def prepare_similarity(models: ServedModels, given: SimilarityInputs, name: Name
     return make_job(models, "embed", name, [given.source_sentence, *given.sentences], reply, **options)
 
 
-def similarity(models: ServedModels, body: SimilarityRequest, name: Name = None) -> Job:
+def similarity(models: ServedModels, body: SimilarityRequest, name: Name) -> Job:
     """Prepare the route's cosines."""
     prompt = body.parameters.prompt_name if body.parameters else None
     options = {} if prompt is None else {"prompt_name": prompt}
-    return prepare_similarity(models, body.inputs, name or body.model, **options)
+    return prepare_similarity(models, body.inputs, name, **options)
 
 
 class TokenizeRequest(Struct):
@@ -208,25 +209,27 @@ class SimpleToken(Struct):
     stop: int | None = None
 
 
-def tokenize(models: ServedModels, body: TokenizeRequest, name: Name = None) -> list[list[SimpleToken]]:
+def tokenize(models: ServedModels, body: TokenizeRequest, name: Name) -> list[list[SimpleToken]]:
     """Return the tokens of texts."""
-    tokenizer = models.choose("embed", name or body.model).bert.tokenizer
+    tokenizer = models.choose("embed", name).bert.tokenizer
     texts = to_list(body.inputs)
     if sum(map(len, texts)) > 1_000_000:
         raise HttpError(413, "Validation", "inputs: expected at most 1,000,000 characters; send several requests")
     return [
         [
-            SimpleToken(
-                number,
-                tokenizer.token(number),
-                (special := number in tokenizer.special_ids and end == 0),
-                *(() if special else (start, end)),
-            )
+            token
             for number, (start, end) in zip(encoding.ids.tolist(), encoding.offsets.tolist(), strict=True)
-            if body.add_special_tokens or end or number not in tokenizer.special_ids
+            if not (token := to_token(tokenizer, number, start, end)).special or body.add_special_tokens
         ]
         for encoding in tokenizer.encode_batch(texts)
     ]
+
+
+def to_token(tokenizer: TextTokenizer, number: int, start: int, end: int) -> SimpleToken:
+    """Return a token; a special token that stands in no text has no place."""
+    if end == 0 and number in tokenizer.special_ids:
+        return SimpleToken(number, tokenizer.token(number), True)
+    return SimpleToken(number, tokenizer.token(number), False, start, end)
 
 
 Ids = list[Annotated[int, Meta(ge=0, le=2**31)]]
@@ -240,9 +243,9 @@ class DecodeRequest(Struct):
     model: Name = None
 
 
-def decode(models: ServedModels, body: DecodeRequest, name: Name = None) -> list[str]:
+def decode(models: ServedModels, body: DecodeRequest, name: Name) -> list[str]:
     """Return the texts of ids. Raises ValueError for an id outside the vocabulary."""
-    tokenizer = models.choose("embed", name or body.model).bert.tokenizer
+    tokenizer = models.choose("embed", name).bert.tokenizer
     rows: Sequence[Any] = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
     return [tokenizer.decode(row, body.skip_special_tokens) for row in rows]
 
@@ -263,16 +266,14 @@ class Info(Struct):
 
 def info(models: ServedModels) -> Info:
     """Describe the first model."""
-    model = next(iter(models.by_name.values()))
-    task = model.bert.task
-    labels = {str(number): label for number, label in enumerate(task.label_names)} if task else {}
-    kinds = {"rank": "reranker", "classify": "classifier"}
-    kind = kinds.get(model.purpose, "embedding")
-    details: dict[str, Any] = {"pooling": "mean"} if kind == "embedding" else {"id2label": labels}
-    return Info(
-        model.name, None, models.context.dtype_name, {kind: details}, task.max_length if task else model.bert.config.max_positions,
-        models.settings.limits.max_texts, models.batch_tokens,
-    )  # fmt: skip
+    model, limits = next(iter(models.by_name.values())), models.settings.limits
+    labels = [*model.bert.task.label_names] if model.bert.task else []
+    kind = {"rank": "reranker", "classify": "classifier"}.get(model.purpose, "embedding")
+    details = (
+        {"pooling": "mean"} if kind == "embedding" else {"id2label": {str(n): label for n, label in enumerate(labels)}}
+    )
+    sizes = model.max_length, limits.max_texts, models.batch_tokens
+    return Info(model.name, None, models.context.dtype_name, {kind: details}, *sizes)
 
 
 ROUTES = (

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
-from bertwright.inference.fill_mask import MaskPrediction
 from bertwright.inference.text_settings import GenerationSettings
 from bertwright.serving.batcher import Call
 from bertwright.serving.errors import HttpError
@@ -17,27 +16,37 @@ from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.multi_label import LabelsPrediction
 from bertwright.tasks.reranking import rank_texts
 
-RERANKED = 100  # documents that a re-ranker reads, as in `bertwright search query`
+T = TypeVar("T")
 Pair = tuple[str, str]
 Endings = Annotated[list[str], Meta(min_length=2, max_length=100)]
+RERANKED = 100  # documents that a re-ranker reads, as in `bertwright search query`
 
 
-class Reply(Struct, kw_only=True):
-    """What every reply has."""
+class Predictions(Struct, Generic[T]):
+    """A result for each text, pair or question."""
 
     model: str
     tokens: int
     """Tokens that the model has read."""
     truncated: list[int]
     """Indices of the texts that lost tokens at their end."""
+    predictions: list[T]
 
 
-def describe(results: Results) -> dict[str, Any]:
-    """Return the fields of `Reply`."""
-    return {"model": results.model, "tokens": sum(results.tokens), "truncated": results.truncated_items}
+def reply_with(convert: Callable[[Any], T]) -> Callable[[Results], Predictions[T]]:
+    """Return the function that builds a reply from the results of all items."""
+    return lambda results: describe(results, [convert(value) for value in results.values])
 
 
-# classify, pair
+def describe(results: Results, predictions: list[T]) -> Predictions[T]:
+    """Build a reply."""
+    return Predictions(results.model, sum(results.tokens), results.truncated_items, predictions)
+
+
+def check_lengths(name: str, values: Sequence[Any], others: Sequence[Any]) -> None:
+    """Raise ValueError, naming the second field, for lists of different lengths."""
+    if len(values) != len(others):
+        raise ValueError(f"{name}: expected {len(values)} of them, got {len(others)}")
 
 
 class ClassifyRequest(Struct):
@@ -61,14 +70,7 @@ class Label(Struct, omit_defaults=True):
     probability: float | None = None
     labels: list[str] | None = None
     probabilities: dict[str, float] | None = None
-    """Probability of each label."""
     value: float | None = None
-
-
-class ClassifyReply(Reply, kw_only=True):
-    """A prediction for each text."""
-
-    predictions: list[Label]
 
 
 def to_label(prediction: Any) -> Label:
@@ -80,17 +82,10 @@ def to_label(prediction: Any) -> Label:
     return Label(value=float(prediction))
 
 
-def classify(models: ServedModels, body: ClassifyRequest | PairRequest, name: Name = None) -> Job:
+def classify(models: ServedModels, body: ClassifyRequest | PairRequest, name: Name) -> Job:
     """Prepare a classification."""
-
-    def reply(results: Results) -> ClassifyReply:
-        return ClassifyReply(**describe(results), predictions=[to_label(value) for value in results.values])
-
     items = [body.texts] if isinstance(body.texts, str) else body.texts
-    return make_job(models, "classify", name or body.model, items, reply)
-
-
-# choose
+    return make_job(models, "classify", name, items, reply_with(to_label))
 
 
 class ChooseRequest(Struct):
@@ -109,31 +104,17 @@ class Choice(Struct):
     probabilities: list[float]
 
 
-class ChooseReply(Reply, kw_only=True):
-    """A choice for each prompt."""
-
-    predictions: list[Choice]
-
-
-def choose(models: ServedModels, body: ChooseRequest, name: Name = None) -> Job:
+def choose(models: ServedModels, body: ChooseRequest, name: Name) -> Job:
     """Prepare a choice. Raises ValueError for lists of different lengths."""
     prompts = to_list(body.prompt)
-    endings: Sequence[Any] = [body.endings] if isinstance(body.prompt, str) else body.endings
-    if len(prompts) != len(endings) or not all(isinstance(given, list) for given in endings):
-        raise ValueError(f"endings: expected a list for each of {len(prompts)} prompts")
-    numbers = {len(given) for given in endings}
-    if len(numbers) > 1:
-        raise ValueError(f"endings: expected the same number for all prompts, got {sorted(numbers)}")
-
-    def reply(results: Results) -> ChooseReply:
-        values = [Choice(one.choice, one.probability, [*one.probabilities]) for one in results.values]
-        return ChooseReply(**describe(results), predictions=values)
-
-    items = [(prompt, tuple(given)) for prompt, given in zip(prompts, endings, strict=True)]
-    return make_job(models, "choose", name or body.model, items, reply, endings=max(numbers, default=2))
-
-
-# tag
+    given: Sequence[Any] = [body.endings] if isinstance(body.prompt, str) else body.endings
+    check_lengths("endings", prompts, given)
+    numbers = {len(endings) if isinstance(endings, list) else 0 for endings in given}
+    if len(numbers) > 1 or min(numbers, default=2) < 2:
+        raise ValueError("endings: expected a list of at least two for each prompt, all of the same length")
+    items = [(prompt, tuple(endings)) for prompt, endings in zip(prompts, given, strict=True)]
+    reply = reply_with(lambda value: Choice(value.choice, value.probability, [*value.probabilities]))
+    return make_job(models, "choose", name, items, reply, endings=max(numbers, default=2))
 
 
 class TagRequest(Struct):
@@ -163,32 +144,22 @@ class Tags(Struct):
     entities: list[Span]
 
 
-class TagReply(Reply, kw_only=True):
-    """The tags of each text."""
-
-    predictions: list[Tags]
-
-
 def to_tags(prediction: Any) -> Tags:
     """Convert a `TagPrediction`."""
     words, tags, probabilities, entities = prediction
     return Tags([*words], [*tags], [*probabilities], [Span(*entity) for entity in entities])
 
 
-def tag(models: ServedModels, body: TagRequest, name: Name = None) -> Job:
+def tag(models: ServedModels, body: TagRequest, name: Name) -> Job:
     """Prepare tagging."""
     texts = [body.texts] if isinstance(body.texts, str) else body.texts
     items = [text if isinstance(text, str) else tuple(text) for text in texts]
-
-    def reply(results: Results) -> TagReply:
-        values = results.values[0] if body.document else results.values
-        return TagReply(**describe(results), predictions=[to_tags(value) for value in values])
-
-    given = [tuple(items)] if body.document else items
-    return make_job(models, "tag", name or body.model, given, reply, document=body.document)
-
-
-# answer
+    if not body.document:
+        return make_job(models, "tag", name, items, reply_with(to_tags))
+    return make_job(
+        models, "tag", name, [tuple(items)],
+        lambda results: describe(results, [to_tags(value) for value in results.values[0]]), document=True,
+    )  # fmt: skip
 
 
 class AnswerRequest(Struct):
@@ -217,32 +188,19 @@ class AnswerText(Candidate):
     candidates: list[Candidate]
 
 
-class AnswerReply(Reply, kw_only=True):
-    """An answer for each question."""
-
-    predictions: list[AnswerText]
-
-
 def to_answer(value: Any) -> AnswerText:
     """Convert an `Answer`."""
     candidates = [Candidate(*candidate) for candidate in value.candidates]
-    return AnswerText(*value[:6], value.margin, candidates)
+    scores = value.probability, value.score, value.null_score, value.margin
+    return AnswerText(value.text, value.start, value.end, *scores, candidates)
 
 
-def answer(models: ServedModels, body: AnswerRequest, name: Name = None) -> Job:
+def answer(models: ServedModels, body: AnswerRequest, name: Name) -> Job:
     """Prepare answers. Raises ValueError for lists of different lengths."""
     questions = to_list(body.question)
     contexts = [body.context] * len(questions) if isinstance(body.context, str) else body.context
-    if len(questions) != len(contexts):
-        raise ValueError(f"context: expected one for each of {len(questions)} questions, got {len(contexts)}")
-
-    def reply(results: Results) -> AnswerReply:
-        return AnswerReply(**describe(results), predictions=[to_answer(value) for value in results.values])
-
-    return make_job(models, "answer", name or body.model, [*zip(questions, contexts, strict=True)], reply)
-
-
-# fill-mask
+    check_lengths("context", questions, contexts)
+    return make_job(models, "answer", name, [*zip(questions, contexts, strict=True)], reply_with(to_answer))
 
 
 class FillMaskRequest(Struct):
@@ -267,27 +225,10 @@ class Filled(Struct):
     masks: list[list[Token]]
 
 
-class FillMaskReply(Reply, kw_only=True):
-    """A prediction for each text."""
-
-    predictions: list[Filled]
-
-
-def to_filled(value: MaskPrediction) -> Filled:
-    """Convert a `MaskPrediction`."""
-    return Filled(value.text, [[Token(*candidate) for candidate in mask] for mask in value.masks])
-
-
-def fill_mask(models: ServedModels, body: FillMaskRequest, name: Name = None) -> Job:
+def fill_mask(models: ServedModels, body: FillMaskRequest, name: Name) -> Job:
     """Prepare the prediction of masks."""
-
-    def reply(results: Results) -> FillMaskReply:
-        return FillMaskReply(**describe(results), predictions=[to_filled(value) for value in results.values])
-
-    return make_job(models, "fill-mask", name or body.model, to_list(body.texts), reply, top_k=body.top_k)
-
-
-# generate, score, next-sentence
+    reply = reply_with(lambda value: Filled(value.text, [[Token(*one) for one in mask] for mask in value.masks]))
+    return make_job(models, "fill-mask", name, to_list(body.texts), reply, top_k=body.top_k)
 
 
 class GenerateRequest(Struct):
@@ -311,23 +252,16 @@ class Continuation(Struct):
     log_probability: float
 
 
-class GenerateReply(Reply, kw_only=True):
-    """A continuation for each prompt."""
-
-    predictions: list[Continuation]
-
-
-def generate(models: ServedModels, body: GenerateRequest, name: Name = None) -> Job:
+def generate(models: ServedModels, body: GenerateRequest, name: Name) -> Job:
     """Prepare continuations. Raises ValueError for settings that contradict each other."""
     settings = GenerationSettings(
         body.max_new_tokens, body.sample, body.temperature, body.top_k, body.top_p, body.num_beams, body.seed
     )
 
-    def reply(results: Results) -> GenerateReply:
-        return GenerateReply(**describe(results), predictions=[Continuation(*value) for value in results.values[0]])
+    def reply(results: Results) -> Predictions[Continuation]:
+        return describe(results, [Continuation(*value) for value in results.values[0]])
 
-    items = [tuple(to_list(body.prompts))]
-    return make_job(models, "generate", name or body.model, items, reply, settings=settings)
+    return make_job(models, "generate", name, [tuple(to_list(body.prompts))], reply, settings=settings)
 
 
 class ScoreRequest(Struct):
@@ -345,20 +279,10 @@ class TextScore(Struct):
     perplexity: float
 
 
-class ScoreReply(Reply, kw_only=True):
-    """A score for each text."""
-
-    predictions: list[TextScore]
-
-
-def score(models: ServedModels, body: ScoreRequest, name: Name = None) -> Job:
+def score(models: ServedModels, body: ScoreRequest, name: Name) -> Job:
     """Prepare the scores of texts."""
-
-    def reply(results: Results) -> ScoreReply:
-        values = [TextScore(value.log_probability, value.tokens, value.perplexity) for value in results.values]
-        return ScoreReply(**describe(results), predictions=values)
-
-    return make_job(models, "score", name or body.model, to_list(body.texts), reply)
+    reply = reply_with(lambda value: TextScore(value.log_probability, value.tokens, value.perplexity))
+    return make_job(models, "score", name, to_list(body.texts), reply)
 
 
 class NextSentenceRequest(Struct):
@@ -369,26 +293,24 @@ class NextSentenceRequest(Struct):
     model: Name = None
 
 
-class NextSentenceReply(Reply, kw_only=True):
-    """A probability for each pair."""
+class NextSentenceReply(Struct):
+    """The probability that each second text follows the first."""
 
+    model: str
+    tokens: int
+    truncated: list[int]
     probabilities: list[float]
-    """Probability that each second text follows the first."""
 
 
-def next_sentence(models: ServedModels, body: NextSentenceRequest, name: Name = None) -> Job:
+def next_sentence(models: ServedModels, body: NextSentenceRequest, name: Name) -> Job:
     """Prepare next-sentence predictions. Raises ValueError for lists of different lengths."""
-    firsts, seconds = to_list(body.first), to_list(body.second)
-    if len(firsts) != len(seconds):
-        raise ValueError(f"second: expected one for each of {len(firsts)} texts, got {len(seconds)}")
 
     def reply(results: Results) -> NextSentenceReply:
-        return NextSentenceReply(**describe(results), probabilities=results.values)
+        return NextSentenceReply(results.model, sum(results.tokens), results.truncated_items, results.values)
 
-    return make_job(models, "next-sentence", name or body.model, [*zip(firsts, seconds, strict=True)], reply)
-
-
-# rank, search, attention
+    firsts, seconds = to_list(body.first), to_list(body.second)
+    check_lengths("second", firsts, seconds)
+    return make_job(models, "next-sentence", name, [*zip(firsts, seconds, strict=True)], reply)
 
 
 class RankRequest(Struct):
@@ -408,20 +330,13 @@ class Ranked(Struct):
     text: str
 
 
-class RankReply(Reply, kw_only=True):
-    """The texts, from the best one on."""
-
-    predictions: list[Ranked]
-
-
-def rank(models: ServedModels, body: RankRequest, name: Name = None) -> Job:
+def rank(models: ServedModels, body: RankRequest, name: Name) -> Job:
     """Prepare an order of texts."""
 
-    def reply(results: Results) -> RankReply:
-        ranked = rank_texts(body.texts, results.values)[: body.top_k]
-        return RankReply(**describe(results), predictions=[Ranked(*one) for one in ranked])
+    def reply(results: Results) -> Predictions[Ranked]:
+        return describe(results, [Ranked(*one) for one in rank_texts(body.texts, results.values)[: body.top_k]])
 
-    return make_job(models, "rank", name or body.model, [(body.query, text) for text in body.texts], reply)
+    return make_job(models, "rank", name, [(body.query, text) for text in body.texts], reply)
 
 
 class SearchRequest(Struct):
@@ -441,29 +356,14 @@ class FoundDocument(Struct):
     text: str
 
 
-class SearchReply(Reply, kw_only=True):
-    """For each query, documents from the best one on."""
-
-    predictions: list[list[FoundDocument]]
-
-
-def search(models: ServedModels, body: SearchRequest, name: Name = None) -> Job:
+def search(models: ServedModels, body: SearchRequest, name: Name) -> Job:
     """Prepare a search. Raises HttpError 424 without an index, and without a re-ranker if one is asked for."""
     if models.index is None:
         raise HttpError(424, "Backend", "search: this server has no index; bertwright serve … --index FOLDER opens one")
-    options = {
-        "index": models.index,
-        "top_k": body.top_k,
-        "by": body.by,
-        "reranker": models.choose("rank").bert if body.rerank else None,
-        "depth": max(RERANKED, body.top_k),
-    }
-
-    def reply(results: Results) -> SearchReply:
-        found = [[FoundDocument(*hit) for hit in hits] for hits in results.values]
-        return SearchReply(**describe(results), predictions=found)
-
-    return Job(Call(models.index_model, "search", tuple(options.items())), to_list(body.query), reply)
+    reranker = models.choose("rank").bert if body.rerank else None
+    options = {"index": models.index, "top_k": body.top_k, "by": body.by, "reranker": reranker}
+    call = Call(models.index_model, "search", (*options.items(), ("depth", max(RERANKED, body.top_k))))
+    return Job(call, to_list(body.query), reply_with(lambda hits: [FoundDocument(*hit) for hit in hits]))
 
 
 class AttentionRequest(Struct):
@@ -474,21 +374,22 @@ class AttentionRequest(Struct):
     model: Name = None
 
 
-class AttentionReply(Reply, kw_only=True):
+class AttentionReply(Struct):
     """Tokens, and the weights by layer, head, attending and attended token."""
 
+    model: str
     token_texts: list[str]
     weights: list[list[list[list[float]]]]
 
 
-def attention(models: ServedModels, body: AttentionRequest, name: Name = None) -> Job:
+def attention(models: ServedModels, body: AttentionRequest, name: Name) -> Job:
     """Prepare attention weights."""
 
     def reply(results: Results) -> AttentionReply:
         (value,) = results.values
-        return AttentionReply(**describe(results), token_texts=[*value.tokens], weights=value.weights.tolist())
+        return AttentionReply(results.model, [*value.tokens], value.weights.tolist())
 
-    return make_job(models, "attention", name or body.model, [(body.text, body.text_pair)], reply)
+    return make_job(models, "attention", name, [(body.text, body.text_pair)], reply)
 
 
 class ModelEntry(Struct):
@@ -509,7 +410,7 @@ class ModelEntry(Struct):
     vector_size: int
     mask_token: str | None
     examples: list[dict[str, Any]]
-    """Bodies for the first of `routes`, from the file of --examples."""
+    """Unlabeled examples of the file of --examples, by the names of their parts."""
 
 
 class ModelList(Struct):
@@ -525,38 +426,32 @@ def list_models(models: ServedModels) -> ModelList:
     entries = []
     for model in models.by_name.values():
         bert, task = model.bert, model.bert.task
-        masks = "fill-mask" in model.methods
+        mask = bert.tokenizer.token(bert.tokenizer.mask_id) if "fill-mask" in model.methods else None
+        routes, labels = [f"/{method}" for method in model.methods], [*task.label_names] if task else []
+        system, kind = str(bert.model.encoder.model_type), task.kind if task else None
         entries.append(
             ModelEntry(
-                model.name,
-                str(bert.model.encoder.model_type),
-                task.kind if task else None,
-                [*task.label_names] if task else [],
-                [f"/{method}" for method in model.methods],
-                bool(getattr(task, "text_pair", None)),
-                task.max_length if task else bert.config.max_positions,
-                bert.vector_size(),
-                bert.tokenizer.token(bert.tokenizer.mask_id) if masks else None,
-                model.examples,
+                model.name, system, kind, labels, routes, bool(getattr(task, "text_pair", None)), model.max_length,
+                bert.vector_size(), mask, model.examples,
             )
-        )
+        )  # fmt: skip
     return ModelList(entries, models.index is not None)
 
 
 ROUTES = (
     Route("/models", "GET", "List the models and what they answer", None, ModelList, list_models),
-    Route("/classify", "POST", "Label texts, or pairs", ClassifyRequest, ClassifyReply, classify),
-    Route("/pair", "POST", "Label pairs of texts", PairRequest, ClassifyReply, classify),
-    Route("/choose", "POST", "Choose the ending of a prompt", ChooseRequest, ChooseReply, choose),
-    Route("/tag", "POST", "Tag words, find entities", TagRequest, TagReply, tag),
-    Route("/answer", "POST", "Answer questions from a context", AnswerRequest, AnswerReply, answer),
-    Route("/fill-mask", "POST", "Predict the tokens for [MASK]", FillMaskRequest, FillMaskReply, fill_mask),
-    Route("/generate", "POST", "Continue texts", GenerateRequest, GenerateReply, generate),
-    Route("/score", "POST", "Compute how probable texts are", ScoreRequest, ScoreReply, score),
+    Route("/classify", "POST", "Label texts, or pairs", ClassifyRequest, Predictions[Label], classify),
+    Route("/pair", "POST", "Label pairs of texts", PairRequest, Predictions[Label], classify),
+    Route("/choose", "POST", "Choose the ending of a prompt", ChooseRequest, Predictions[Choice], choose),
+    Route("/tag", "POST", "Tag words, find entities", TagRequest, Predictions[Tags], tag),
+    Route("/answer", "POST", "Answer questions from a context", AnswerRequest, Predictions[AnswerText], answer),
+    Route("/fill-mask", "POST", "Predict the tokens for [MASK]", FillMaskRequest, Predictions[Filled], fill_mask),
+    Route("/generate", "POST", "Continue texts", GenerateRequest, Predictions[Continuation], generate),
+    Route("/score", "POST", "Compute how probable texts are", ScoreRequest, Predictions[TextScore], score),
     Route(
         "/next-sentence", "POST", "Say whether a text follows", NextSentenceRequest, NextSentenceReply, next_sentence
     ),
-    Route("/rank", "POST", "Order texts by their relevance", RankRequest, RankReply, rank),
-    Route("/search", "POST", "Find documents of the index", SearchRequest, SearchReply, search),
+    Route("/rank", "POST", "Order texts by their relevance", RankRequest, Predictions[Ranked], rank),
+    Route("/search", "POST", "Find documents of the index", SearchRequest, Predictions[list[FoundDocument]], search),
     Route("/attention", "POST", "Show attention weights", AttentionRequest, AttentionReply, attention),
 )

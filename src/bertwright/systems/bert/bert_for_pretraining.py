@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.kernels.fused_ops import bias_activation
+from bertwright.kernels.fused_ops import bias_activation, fill_blocks
 from bertwright.models.encoder import EncoderModel
 from bertwright.models.heads import Pooler
 from bertwright.models.initialization import initialize
@@ -43,8 +43,8 @@ class MaskedLMHead(nn.Module):
 
     def logits(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
         """Compute M × V float32 logits of states M × H."""
-        states = self(hidden)
-        return F.linear(states, word_embeddings.to(states.dtype)).float() + self.bias
+        states = fill_blocks(self(hidden))
+        return F.linear(states, word_embeddings.to(states.dtype))[: len(hidden)].float() + self.bias
 
 
 class PretrainingLogits(NamedTuple):
