@@ -18,7 +18,7 @@ ROOT = Path(bertwright.__file__).parent
 # from its own room and from the rooms before it. A change of this list is a change of the design: make it on purpose.
 ROOMS = """
 base systems.registry text tables corpus metrics search kernels executors vocabulary surveying tokenstore models
-training interop objectives systems tasks pretraining finetuning translation inference planning trials cli
+training interop objectives systems tasks pretraining finetuning translation inference exporting planning trials cli
 estimators __main__
 """.split()
 

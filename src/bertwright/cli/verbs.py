@@ -257,6 +257,12 @@ VERBS = (
         "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
     ),
     Verb(
+        "export", "exporting.export:ExportSettings", "exporting.export:export",
+        "write a model for ONNX Runtime or OpenVINO, also in int8",
+        "bertwright export runs/task exported --to openvino --int8 True --dev dev.tsv",
+        check="check_inputs",
+    ),
+    Verb(
         "train-translation", "translation.settings:TrainTranslationSettings", "translation.run:train_translation",
         "train a translation model, or resume a run",
         "bertwright train-translation --train-source train.en --train-target train.de --dev-source dev.en "
