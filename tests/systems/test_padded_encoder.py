@@ -134,5 +134,5 @@ def test_a_causal_encoder_is_refused_by_name(encoder: TextEncoder) -> None:
 def test_a_crf_is_refused_with_the_reason() -> None:
     from bertwright.models.crf import CrfHead
 
-    with pytest.raises(ValueError, match="best path of a CRF.*--tag-head linear"):
+    with pytest.raises(ValueError, match=r"best path of a CRF.*--tag-head linear"):
         check_head(CrfHead(HeadSpec("token", 3), 16, ("O", "B-A", "I-A")))

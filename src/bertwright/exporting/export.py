@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from bertwright.base.files import check_absent, digest_file, write_json, write_text
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
-from bertwright.base.settings import Positional, check_choice, check_limit
+from bertwright.base.settings import Positional, check_choice, check_minimum
 from bertwright.interop.model_files import CLASSES, CONFIG, check_model, model_folder, new_folder
 from bertwright.text.sources import check_exist
 
@@ -53,8 +53,7 @@ class ExportSettings:
 
     def __post_init__(self) -> None:
         check_choice(self, "to")
-        if self.max_drop is not None:
-            check_limit(self, "at least 0", "max_drop")
+        check_minimum(self, 0, "max_drop")
         if self.int8 and self.dev is None:
             raise ValueError("--int8: expected --dev FILE, labeled, on which it is compared with the model; name one")
         given = {"calibrate": self.calibrate, "dev": self.dev, "max-drop": self.max_drop, "half-range": self.half_range}

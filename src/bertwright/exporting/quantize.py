@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from bertwright.base.optional import needs
 from bertwright.exporting.export_graph import quiet
-from bertwright.inference.exported_folder import import_openvino
+from bertwright.inference.exported_folder import disable_reports
 
 CALIBRATION = 300  # sequences from which the ranges of activations are measured
 PRODUCT = r"encoder(\.layers\.\d+)?[./].*(MatMul|Gather)_\d+"
@@ -52,7 +52,7 @@ def quantize_graph(
 ) -> None:
     """Write a graph of ONNX with some of its layers in int8, as ONNX or, by the target's suffix, for OpenVINO."""
     with needs("export", "--int8"), quiet():
-        import_openvino()
+        disable_reports()
         import nncf
         import onnx
         from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters, OverflowFix
@@ -85,7 +85,10 @@ def convert_graph(source: Path, target: Path) -> None:
 
 
 def _convert(source: Path) -> Any:
-    return import_openvino().convert_model(str(source))
+    disable_reports()
+    import openvino
+
+    return openvino.convert_model(str(source))
 
 
 def _save(model: Any, target: Path) -> None:
@@ -95,4 +98,6 @@ def _save(model: Any, target: Path) -> None:
 
         onnx.save(model, str(target))
     else:
-        import_openvino().save_model(model, str(target), compress_to_fp16=False)
+        import openvino
+
+        openvino.save_model(model, str(target), compress_to_fp16=False)

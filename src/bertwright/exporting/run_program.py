@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bertwright.inference.bert import Bert
 from bertwright.inference.exported_folder import FILES, LOGITS, MASKED_LM, SCORES, VECTOR
 
-ONNX = """options = onnxruntime.SessionOptions()
+ONNX = """os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # sends no report of its use
+import onnxruntime
+options = onnxruntime.SessionOptions()
 options.enable_cpu_mem_arena, options.intra_op_num_threads = False, min(4, os.cpu_count() or 1)
 session = onnxruntime.InferenceSession(str(HERE / "{path}"), options, providers=["CPUExecutionProvider"])
 NAMES, compute = [one.name for one in session.get_inputs()], lambda arrays, name: session.run([name], arrays)[0]"""
@@ -19,7 +21,7 @@ NAMES, compute = [one.any_name for one in model.inputs], lambda arrays, name: mo
 TEMPLATE = '''"""Predict with {runtime}, tokenizers and NumPy alone: python run.py {usage}"""
 import json, os, sys
 from pathlib import Path
-import numpy as np{more_imports}
+import numpy as np
 from tokenizers import Tokenizer
 HERE = Path(__file__).parent
 LABELS = json.loads((HERE / "labels.json").read_text("utf-8"))
@@ -53,7 +55,7 @@ class Program(NamedTuple):
 VECTORS = Program(
     "TEXT …",
     "*texts",
-    f'''    return run([{{prompt!r}} + text{{lower}} for text in texts], "{VECTOR}")[1].tolist()''',
+    f'''    return run([{{prompt}} + text{{lower}} for text in texts], "{VECTOR}")[1].tolist()''',
 )
 ROWS_OF_SCORES = f'''    rows = run({{texts}}, "{SCORES}")[1].tolist()
 '''
@@ -106,7 +108,7 @@ def make_runner(bert: Bert, kind: str, graph_format: str, max_length: int) -> st
     """Return the program of a folder, at most 30 lines."""
     modules, task = bert.choose_modules(None), bert.task
     prompt = modules.prompt(None) if modules else ""
-    values = {"prompt": prompt, "lower": ".lower()" if modules and modules.lowercase else ""}
+    values: dict[str, Any] = {"prompt": repr(prompt), "lower": ".lower()" if modules and modules.lowercase else ""}
     values |= {"threshold": getattr(task, "threshold", 0.5), "mask": bert.tokenizer.mask_id if kind == MASKED_LM else 0}
     values |= {"max_answer": getattr(task, "max_answer_length", 30)}
     if kind in TEXT_PROGRAMS:
@@ -120,15 +122,17 @@ def make_runner(bert: Bert, kind: str, graph_format: str, max_length: int) -> st
             values["texts"] = "list(texts)"
     else:
         program = PROGRAMS.get(kind, VECTORS)
+    body = program.body
+    for name, value in values.items():
+        body = body.replace(f"{{{name}}}", str(value))
     is_onnx = graph_format == "onnx"
     return TEMPLATE.format(
         runtime="onnxruntime" if is_onnx else "openvino",
         usage=program.usage,
-        more_imports="\nimport onnxruntime" if is_onnx else "",
         max_length=max_length,
         multiple=1 if is_onnx else next(size for size in (32, 16, 8, 4, 2, 1) if max_length % size == 0),
         session=(ONNX if is_onnx else OPENVINO).format(path=FILES[graph_format]),
         arguments=program.arguments,
-        body=program.body.format(**values),
+        body=body,
         call=program.call,
     )

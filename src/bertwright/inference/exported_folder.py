@@ -5,6 +5,7 @@ B sequences, N tokens of the longest one, T tokens of the packed batch, M positi
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from abc import ABC, abstractmethod
@@ -103,6 +104,7 @@ class OnnxSession(GraphSession):
 
     def __init__(self, path: Path, threads: int) -> None:
         with needs("export", f"{path}, an exported model,"):
+            disable_reports()
             import onnxruntime
         check_onnx(path)
         options = onnxruntime.SessionOptions()
@@ -123,7 +125,9 @@ class OpenVinoSession(GraphSession):
 
     def __init__(self, path: Path, threads: int) -> None:
         with needs("export", f"{path}, an exported model,"):
-            core = import_openvino().Core()
+            disable_reports()
+            import openvino
+        core = openvino.Core()
         options = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": threads, "NUM_STREAMS": 1}
         options["PERFORMANCE_HINT"] = "LATENCY"
         model = core.read_model(path, path.with_suffix(".bin"))
@@ -145,16 +149,11 @@ class OpenVinoSession(GraphSession):
         return 1 << (rows - 1).bit_length(), min(longer, max_length)
 
 
-def import_openvino() -> Any:
-    """Import openvino without the package that reports its use to Google Analytics.
-
-    Otherwise, importing openvino alone would send a report of a user who has never been asked.
-    """
+def disable_reports() -> None:
+    """Keep the runtimes from sending reports of their use to their makers: by default, importing them does that."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     if "openvino" not in sys.modules:
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # importing it fails
-    import openvino
-
-    return openvino
 
 
 SESSIONS: dict[str, type[OnnxSession] | type[OpenVinoSession]] = {"onnx": OnnxSession, "openvino": OpenVinoSession}
@@ -229,7 +228,7 @@ class ExportedEncoder(TextEncoder):
         arrays["input_ids"][is_token] = batch.input_ids[first:last].numpy()
         if batch.token_type_ids is not None:
             arrays["token_type_ids"][is_token] = batch.token_type_ids[first:last].numpy()
-        arrays["attention_mask"] = real.astype(np.int64)
+        arrays |= {"attention_mask": real.astype(np.int64), "positions": np.zeros(1, np.int64)}
         count = 0
         if positions is not None:
             chosen = positions[(positions >= first) & (positions < last)].numpy() - first
