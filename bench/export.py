@@ -1,6 +1,6 @@
 """Compare exported text vectors with our packed float32: ONNX Runtime and OpenVINO, float32 and int8, equal threads.
 
-    python bench/export.py --texts /work/shared/data/captions --results bench/results/export.jsonl
+    python bench/export.py --texts train.1.en.gz --dev STS16.tsv.gz --results bench/results/export.jsonl
 
 The model is all-MiniLM-L6-v2, exported by `bertwright export` into a temporary folder; int8 passes its gate on
 `--dev`. The program calls the methods of `bertwright.load` on all texts (which sorts them by length) and on batches of
@@ -23,6 +23,9 @@ from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE
 from bertwright.exporting.export import ExportSettings, export
 from bertwright.inference.bert import Bert
+from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
+from bertwright.text.lines import split_lines
+from bertwright.text.sources import find_file
 from environment import append_result, make_parser, minilm, take_turns, use_threads
 
 BATCH = 16
@@ -35,10 +38,9 @@ def embed_as_they_come(model: Bert, texts: Sequence[str]) -> None:
         model.embed(texts[start : start + BATCH])
 
 
-def make_texts(path: Path, number: int) -> dict[str, list[str]]:
+def make_texts(path: str, number: int) -> dict[str, list[str]]:
     """Return short texts, and texts of mixed lengths, in random order."""
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".tsv"))
-    lines = [line.split("\t")[-1] for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = [line for _, line in split_lines(path, decode_blocks(find_file(path), TextCodec(), ReadStats()))]
     rng = np.random.default_rng(0)
     short = [lines[n] for n in rng.integers(len(lines), size=number).tolist()]
     mixed = []
@@ -49,7 +51,7 @@ def make_texts(path: Path, number: int) -> dict[str, list[str]]:
 
 def main() -> None:
     parser = make_parser(__doc__)
-    parser.add_argument("--texts", type=Path, required=True, help="text file, or folder of .txt and .tsv, one a line")
+    parser.add_argument("--texts", required=True, help="file of short texts, one a line")
     parser.add_argument("--dev", help="labeled file for the gate of int8; without it, float32 alone is measured")
     parser.add_argument("--number", type=int, default=800)
     parser.add_argument("--rounds", type=int, default=5)

@@ -259,7 +259,7 @@ VERBS = (
     Verb(
         "export", "exporting.export:ExportSettings", "exporting.export:export",
         "write a model for ONNX Runtime or OpenVINO, also in int8",
-        "bertwright export runs/task exported --to openvino --int8 True --dev dev.tsv",
+        "bertwright export runs/task exported --to openvino --int8 --dev dev.tsv",
         check="check_inputs",
     ),
     Verb(

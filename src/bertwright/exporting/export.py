@@ -58,7 +58,7 @@ class ExportSettings:
             raise ValueError("--int8: expected --dev FILE, labeled, on which it is compared with the model; name one")
         given = {"calibrate": self.calibrate, "dev": self.dev, "max-drop": self.max_drop, "half-range": self.half_range}
         if not self.int8 and (odd := [name for name, value in given.items() if value is not None]):
-            raise ValueError(f"--{odd[0]}: an option of --int8; add --int8 True or omit it")
+            raise ValueError(f"--{odd[0]}: an option of --int8; add --int8 or omit it")
 
 
 def check_inputs(settings: ExportSettings) -> None:
