@@ -21,7 +21,8 @@ import torch
 import bertwright
 from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE
-from bertwright.exporting.export import ExportSettings, export
+from bertwright.exporting.export import export
+from bertwright.exporting.export_settings import ExportSettings
 from bertwright.inference.bert import Bert
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines

@@ -20,8 +20,8 @@ from safetensors.torch import save_file
 import bertwright
 from bertwright.base.files import digest_file, read_json, write_json
 from bertwright.base.reporter import MUTE
-from bertwright.exporting import export_graph, quantize
-from bertwright.exporting.export import ExportSettings, export
+from bertwright.exporting.export import export
+from bertwright.exporting.export_settings import ExportSettings
 from bertwright.exporting.gate import Measured, compare
 from bertwright.inference.bert import Bert
 from bertwright.inference.exported_folder import FILES, LENGTHS, OpenVinoSession
@@ -43,6 +43,7 @@ from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import read_output, text_reporter
 
+EXPORT = "bertwright.exporting.export"
 WORDS = "the a bear deer sees hears in forest river . , was old new small tall red blue and or".split()
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *WORDS], lowercase=True)
 CONFIG = BertConfig(len(WORDS) + 5, hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64, max_positions=32)
@@ -243,7 +244,7 @@ def exported_once(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model, whose graph in float32 is not traced again."""
     model, exported = folders("classification", "onnx")
     graph = exported / FILES["onnx"]
-    monkeypatch.setattr(export_graph, "write_onnx", lambda _, path, __: copyfile(graph, path))
+    monkeypatch.setattr(f"{EXPORT}.write_onnx", lambda _, path, __: copyfile(graph, path))
     return model
 
 
@@ -286,7 +287,7 @@ def damage(name: str) -> Callable[..., None]:
 def test_the_layer_that_costs_most_goes_back_to_float32(
     exported_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quantize, "quantize_graph", damage("layer 0"))
+    monkeypatch.setattr(f"{EXPORT}.quantize_graph", damage("layer 0"))
     export(
         ExportSettings(str(exported_once), tmp_path / "new", int8=True, dev=str(dev_file(tmp_path, exported_once))),
         MUTE,
@@ -303,7 +304,7 @@ def test_a_missed_gate_writes_nothing_and_names_the_layers(
     def write(source: Path, target: Path, calibration: Any, layers: Sequence[str], half_range: bool) -> None:
         damage("layer 0")(source, target, calibration, ["layer 0"], half_range)  # whatever is put back
 
-    monkeypatch.setattr(quantize, "quantize_graph", write)
+    monkeypatch.setattr(f"{EXPORT}.quantize_graph", write)
     dev = dev_file(tmp_path, exported_once)
     reporter = text_reporter()
     with pytest.raises(ValueError, match=r"--int8: .*points lost.*nothing was written.*layer 0"):

@@ -14,13 +14,12 @@ import pytest
 
 import bertwright
 from bertwright.base.reporter import MUTE
-from bertwright.exporting.export import ExportSettings, export
+from bertwright.exporting.export import export
+from bertwright.exporting.export_settings import ExportSettings
 from helpers import uncased_vocabulary
 
 pytestmark = pytest.mark.slow
-WORDS = (
-    "the a bear deer sees hears in forest river , was old new small tall red blue and or unbelievably".split()
-)
+WORDS = "the a bear deer sees hears in forest river , was old new small tall red blue and or unbelievably".split()
 
 
 @pytest.fixture(scope="module", params=["onnx", "openvino"])

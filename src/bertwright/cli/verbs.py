@@ -257,7 +257,7 @@ VERBS = (
         "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
     ),
     Verb(
-        "export", "exporting.export:ExportSettings", "exporting.export:export",
+        "export", "exporting.export_settings:ExportSettings", "exporting.export:export",
         "write a model for ONNX Runtime or OpenVINO, also in int8",
         "bertwright export runs/task exported --to openvino --int8 --dev dev.tsv",
         check="check_inputs",

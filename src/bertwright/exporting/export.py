@@ -4,68 +4,43 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from bertwright.base.files import check_absent, digest_file, write_json, write_text
+import numpy as np
+import torch
+
+from bertwright.base.files import digest_file, write_json, write_text
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
-from bertwright.base.settings import Positional, check_choice, check_minimum
-from bertwright.interop.model_files import CLASSES, CONFIG, check_model, model_folder, new_folder
-from bertwright.text.sources import check_exist
+from bertwright.exporting.export_graph import OPSET, NamedGraph, make_graph, write_onnx
+from bertwright.exporting.export_settings import ExportSettings, check_inputs
+from bertwright.exporting.gate import GateResult, compare, measure, read_dev
+from bertwright.exporting.parity import check_parity
+from bertwright.exporting.quantize import (
+    CALIBRATION,
+    FULL,
+    HALF,
+    Arrays,
+    convert_graph,
+    has_vnni,
+    layer_names,
+    quantize_graph,
+)
+from bertwright.exporting.run_program import make_runner
+from bertwright.inference.bert import Bert, open_model
+from bertwright.inference.exported_folder import FILES, LOGITS, MASKED_LM, REPORT, SESSIONS, VECTOR
+from bertwright.interop.checksums import write_checksums
+from bertwright.interop.model_files import CLASSES, CONFIG, model_folder, new_folder
+from bertwright.interop.sentence_modules import write_sentence_modules
+from bertwright.tables.text_roles import read_text_table
+from bertwright.tasks.embedding import Embedding
+from bertwright.tasks.encoded import Encoded
+from bertwright.tasks.task_folder import TASK_FILE
+from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 
-if TYPE_CHECKING:
-    from bertwright.exporting.export_graph import NamedGraph
-    from bertwright.exporting.gate import GateResult
-    from bertwright.exporting.quantize import Arrays
-    from bertwright.inference.bert import Bert
-    from bertwright.tasks.encoded import Encoded
-
-TOLERANCE = 1e-4  # of float32 outputs against the packed model, in units of the largest one if that exceeds 1
 COSTED = 32  # sequences on which the cost of single layers is measured
 LABELS = "labels.json"
-
-
-@dataclass(frozen=True)
-class ExportSettings:
-    """Write a model with attention as a graph for other programs: head, pooling and normalization are inside."""
-
-    model: Positional[str]
-    """Model folder, run folder or hub name: text vectors, a task, a re-ranker, or a masked LM."""
-    output: Positional[Path]
-    """New folder: the graph, the tokenizer, run.py, which needs no torch, and report.json. bertwright.load opens it."""
-    to: Literal["onnx", "openvino"] = "onnx"
-    """onnx: for ONNX Runtime; openvino: OpenVINO's own format."""
-    int8: bool = False
-    """Multiply in 8 bits. The folder is only written if the answers on the --dev file stay right."""
-    calibrate: str | None = None
-    """File with texts like those of the application, from which --int8 measures the ranges of numbers; labels are not
-    read. Unset: the --dev file."""
-    dev: str | None = None
-    """Labeled file in the format of training, on which --int8 is compared with the model."""
-    max_drop: float | None = None
-    """Points of the metric that --int8 may lose. Unset: 0.5; of text vectors 0.3. At least 99 % of the labels must be
-    equal, and 99 % of the vectors have a cosine of 0.99 with the model's."""
-    half_range: bool | None = None
-    """Weights in 7 bits: on processors without VNNI, sums of 8-bit products overflow. Unset: as this processor needs
-    it."""
-
-    def __post_init__(self) -> None:
-        check_choice(self, "to")
-        check_minimum(self, 0, "max_drop")
-        if self.int8 and self.dev is None:
-            raise ValueError("--int8: expected --dev FILE, labeled, on which it is compared with the model; name one")
-        given = {"calibrate": self.calibrate, "dev": self.dev, "max-drop": self.max_drop, "half-range": self.half_range}
-        if not self.int8 and (odd := [name for name, value in given.items() if value is not None]):
-            raise ValueError(f"--{odd[0]}: an option of --int8; add --int8 or omit it")
-
-
-def check_inputs(settings: ExportSettings) -> None:
-    """Check files and folders without torch."""
-    check_absent(settings.output)
-    check_model(settings.model)
-    check_exist([path for path in (settings.dev, settings.calibrate) if path is not None])
 
 
 def export(settings: ExportSettings, reporter: Reporter = SILENT) -> None:
@@ -75,13 +50,6 @@ def export(settings: ExportSettings, reporter: Reporter = SILENT) -> None:
     more than the settings allow.
     """
     check_inputs(settings)
-    import torch
-
-    from bertwright.exporting.export_graph import OPSET, make_graph, write_onnx
-    from bertwright.exporting.quantize import convert_graph
-    from bertwright.inference.bert import open_model
-    from bertwright.inference.exported_folder import FILES
-
     folder = model_folder(settings.model)
     bert = open_model(folder, "cpu", torch.float32)
     graph = make_graph(bert)
@@ -110,10 +78,6 @@ def export(settings: ExportSettings, reporter: Reporter = SILENT) -> None:
 
 def _copy_files(folder: Path, target: Path, bert: Bert, graph: NamedGraph, to: str, max_length: int) -> None:
     """Write all but the graph: configuration, tokenizer, task, modules, labels and `run.py`."""
-    from bertwright.exporting.run_program import make_runner
-    from bertwright.interop.sentence_modules import write_sentence_modules
-    from bertwright.tasks.task_folder import TASK_FILE
-
     for name in (CONFIG, TASK_FILE, CLASSES):
         if (folder / name).is_file():
             shutil.copyfile(folder / name, target / name)
@@ -126,42 +90,9 @@ def _copy_files(folder: Path, target: Path, bert: Bert, graph: NamedGraph, to: s
 
 def _write_report(folder: Path, path: Path, report: dict[str, Any]) -> None:
     """Write the report with the digests of the graph's files, and the checksums of the folder."""
-    from bertwright.inference.exported_folder import REPORT
-    from bertwright.interop.checksums import write_checksums
-
     files = sorted(path.parent.iterdir())
     write_json(folder / REPORT, report | {"digests": {file.name: digest_file(file) for file in files}})
     write_checksums(folder)
-
-
-def check_parity(bert: Bert, folder: Path, graph: NamedGraph) -> dict[str, Any]:
-    """Run an exported folder beside the model, on sequences of all lengths in batches of several sizes.
-
-    Returns the largest difference. Raises ValueError if it exceeds TOLERANCE.
-    """
-    import numpy as np
-    import torch
-
-    from bertwright.base.seeding import make_rng
-    from bertwright.exporting.parity import compute_outputs
-    from bertwright.inference.bert import open_model
-    from bertwright.models.packing import pack
-
-    exported, rng, longest = open_model(folder, "cpu", torch.float32), make_rng(0), bert.config.max_positions
-    batches = [[1], [longest], [longest, 1], [1 + longest * n // 7 for n in range(7)], [1 + n % 9 for n in range(64)]]
-    difference = 0.0
-    for lengths in batches:
-        batch = pack([rng.integers(bert.tokenizer.vocab_size, size=min(length, longest)) for length in lengths])
-        expected, found = (compute_outputs(model, graph.kind, batch) for model in (bert, exported))
-        for name, values in expected.items():
-            scale = max(1.0, float(np.abs(values).max()))
-            difference = max(difference, float(np.abs(values - found[name]).max()) / scale)
-    if not difference <= TOLERANCE:
-        raise ValueError(
-            f"export: expected the outputs of the model to {TOLERANCE:g}, got a difference of {difference:.2g}; please "
-            "report it with the model's name"
-        )
-    return {"difference": difference, "lengths": f"1 to {longest}", "batches": [1, 2, 7, 64]}
 
 
 class _Work(NamedTuple):
@@ -180,13 +111,6 @@ def _quantize(settings: ExportSettings, bert: Bert, work: _Work, reporter: Repor
     If all layers in int8 lose too much, the layers that cost most go back to float32, up to half of them. Raises
     ValueError if the gate is missed with half of the layers.
     """
-    import torch
-
-    from bertwright.exporting.gate import compare, measure, read_dev
-    from bertwright.exporting.quantize import CALIBRATION, FULL, HALF, has_vnni, layer_names, quantize_graph
-    from bertwright.inference.bert import open_model
-    from bertwright.inference.exported_folder import MASKED_LM
-
     if work.report["kind"] == MASKED_LM:
         raise ValueError(f"--int8: {settings.model} is a masked LM, which no dev file scores; fine-tune it first")
     dev = read_dev(bert, str(settings.dev))
@@ -237,11 +161,6 @@ def measure_costs(
     build: Callable[[Sequence[str], Sequence[Arrays]], None],
 ) -> dict[str, float]:
     """Measure what each layer alone costs in int8: the relative error of the output on some sequences."""
-    import numpy as np
-    import torch
-
-    from bertwright.exporting.quantize import convert_graph
-    from bertwright.inference.exported_folder import LOGITS, SESSIONS, VECTOR
 
     def run_graph() -> Any:
         session = SESSIONS[work.report["graph"]](work.path, torch.get_num_threads())
@@ -258,10 +177,6 @@ def measure_costs(
 
 def encode_calibration(bert: Bert, path: str | None, dev: Any) -> Encoded:
     """Encode the texts of a file, or dev examples or texts, as the model reads them."""
-    from bertwright.tables.text_roles import read_text_table
-    from bertwright.tasks.embedding import Embedding
-    from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
-
     task, modules = bert.task, bert.sentence_modules
     if task is not None and not isinstance(task, Embedding):
         examples = dev if path is None else list(task.read(path, labeled=False))
@@ -278,8 +193,6 @@ def encode_calibration(bert: Bert, path: str | None, dev: Any) -> Encoded:
 
 def to_arrays(encoded: Encoded, inputs: Sequence[str], limit: int) -> list[Arrays]:
     """Return at most `limit` sequences, spread over all, as inputs of a graph in batches of one."""
-    import numpy as np
-
     count = len(encoded.lengths)
     arrays = []
     for number in np.unique(np.linspace(0, count - 1, min(limit, count)).astype(int)).tolist():

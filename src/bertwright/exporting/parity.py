@@ -1,20 +1,47 @@
-"""The outputs of a model and of its graph on the same batch, for comparison."""
+"""Comparison of a model with its graph: the outputs of both on the same batches."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from bertwright.inference.bert import Bert
+from bertwright.base.seeding import make_rng
+from bertwright.exporting.export_graph import NamedGraph
+from bertwright.inference.bert import Bert, open_model
 from bertwright.inference.exported_folder import LOGITS, MASKED_LM, STATES, VECTOR, ExportedEncoder
 from bertwright.inference.text_vectors import normalize_vectors, pool
 from bertwright.models.encoder import TokenPredictor
 from bertwright.models.heads import TaskBatch
-from bertwright.models.packing import TokenBatch
+from bertwright.models.packing import TokenBatch, pack
 from bertwright.models.task_model import EncoderForTask
+
+TOLERANCE = 1e-4  # of float32 outputs against the packed model, in units of the largest one if that exceeds 1
+
+
+def check_parity(bert: Bert, folder: Path, graph: NamedGraph) -> dict[str, Any]:
+    """Run an exported folder beside the model, on sequences of all lengths in batches of several sizes.
+
+    Returns the largest difference. Raises ValueError if it exceeds TOLERANCE.
+    """
+    exported, rng, longest = open_model(folder, "cpu", torch.float32), make_rng(0), bert.config.max_positions
+    batches = [[1], [longest], [longest, 1], [1 + longest * n // 7 for n in range(7)], [1 + n % 9 for n in range(64)]]
+    difference = 0.0
+    for lengths in batches:
+        batch = pack([rng.integers(bert.tokenizer.vocab_size, size=min(length, longest)) for length in lengths])
+        expected, found = (compute_outputs(model, graph.kind, batch) for model in (bert, exported))
+        for name, values in expected.items():
+            scale = max(1.0, float(np.abs(values).max()))
+            difference = max(difference, float(np.abs(values - found[name]).max()) / scale)
+    if not difference <= TOLERANCE:
+        raise ValueError(
+            f"export: expected the outputs of the model to {TOLERANCE:g}, got a difference of {difference:.2g}; please "
+            "report it with the model's name"
+        )
+    return {"difference": difference, "lengths": f"1 to {longest}", "batches": [1, 2, 7, 64]}
 
 
 @torch.inference_mode()
