@@ -194,11 +194,11 @@ def encode_calibration(bert: Bert, path: str | None, dev: Any) -> Encoded:
 def to_arrays(encoded: Encoded, inputs: Sequence[str], limit: int) -> list[Arrays]:
     """Return at most `limit` sequences, spread over all, as inputs of a graph in batches of one."""
     count = len(encoded.lengths)
-    arrays = []
+    arrays: list[Arrays] = []
     for number in np.unique(np.linspace(0, count - 1, min(limit, count)).astype(int)).tolist():
         tokens = slice(encoded.starts[number], encoded.starts[number + 1])
         ids, types = encoded.input_ids[tokens], encoded.token_type_ids
-        given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+        given: dict[str, Any] = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
         given["token_type_ids"] = np.zeros_like(ids) if types is None else types[tokens]
         arrays.append({name: given[name].astype(np.int64)[None] for name in inputs})
     return arrays

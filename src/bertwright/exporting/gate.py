@@ -70,7 +70,7 @@ def measure(bert: Bert, dev: DevData) -> Measured:
     """Predict dev data, and score the predictions."""
     if dev.task is None:
         return _measure_vectors(bert, dev.examples)
-    chunks = predict_chunks(bert.model, dev.task, bert.tokenizer, dev.examples)  # type: ignore[arg-type]
+    chunks = predict_chunks(bert.model, dev.task, bert.tokenizer, dev.examples)
     predictions = [prediction for chunk in chunks for prediction in chunk.predictions]
     score = dev.task.score(dev.examples, predictions)[dev.task.metric]
     return Measured(dev.task.metric, score, answers_of(predictions), None, [])
@@ -119,11 +119,11 @@ def compare(reference: Measured, candidate: Measured, max_drop: float | None) ->
     passed = bool(drop <= allowed)
     if reference.answers:
         pairs = zip(reference.answers, candidate.answers, strict=True)
-        figures["equal answers"] = float(np.mean([one == other for one, other in pairs]))
-        passed &= figures["equal answers"] >= MIN_AGREEMENT
+        figures["equal answers"] = agreement = float(np.mean([one == other for one, other in pairs]))
+        passed &= agreement >= MIN_AGREEMENT
     if reference.vectors is not None and candidate.vectors is not None:
         products = (reference.vectors * candidate.vectors).sum(1)
         lengths = np.linalg.norm(reference.vectors, axis=1) * np.linalg.norm(candidate.vectors, axis=1)
-        figures["1st percentile of cosines"] = float(np.percentile(products / np.maximum(lengths, 1e-30), 1))
-        passed &= figures["1st percentile of cosines"] >= MIN_COSINE
+        figures["1st percentile of cosines"] = cosine = float(np.percentile(products / np.maximum(lengths, 1e-30), 1))
+        passed &= cosine >= MIN_COSINE
     return GateResult(figures, passed)

@@ -224,7 +224,9 @@ class ExportedEncoder(TextEncoder):
         rows, length = self.session.round_up(len(lengths), int(lengths.max()), self.config.max_positions)
         real = np.arange(length) < np.pad(lengths, (0, rows - len(lengths)), constant_values=1)[:, None]
         is_token = real & (np.arange(rows) < len(lengths))[:, None]
-        arrays = {name: np.zeros((rows, length), np.int64) for name in ("input_ids", "token_type_ids")}
+        arrays: dict[str, Array] = {
+            name: np.zeros((rows, length), np.int64) for name in ("input_ids", "token_type_ids")
+        }
         arrays["input_ids"][is_token] = batch.input_ids[first:last].numpy()
         if batch.token_type_ids is not None:
             arrays["token_type_ids"][is_token] = batch.token_type_ids[first:last].numpy()

@@ -59,7 +59,7 @@ class PaddedLayer(nn.Module):
 
     def split_heads(self, states: Tensor) -> Tensor:
         """Return B × A × N × D of B × N × H."""
-        return states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        return states.reshape(*states.shape[:2], self.num_heads, -1).transpose(1, 2)
 
 
 class PaddedBert(PaddedEncoder):
@@ -72,7 +72,7 @@ class PaddedBert(PaddedEncoder):
         segments = embeddings.segment_vectors().detach()
         self.reads_segments = len(segments) > 1 and bool(segments.any())
         self.words, self.norm = embeddings.word, embeddings.norm
-        self.segments = nn.Embedding.from_pretrained(segments) if self.reads_segments else None
+        self.segments = nn.Embedding(*segments.shape, _weight=segments) if self.reads_segments else None
         positions = embeddings.position_vectors().detach()
         self.register_buffer("positions", positions.clone() if self.reads_segments else positions + segments[0])
         projection = embeddings.projection if isinstance(encoder, ProjectedEncoder) else None
