@@ -72,7 +72,9 @@ class PaddedBert(PaddedEncoder):
         segments = embeddings.segment_vectors().detach()
         self.reads_segments = len(segments) > 1 and bool(segments.any())
         self.words, self.norm = embeddings.word, embeddings.norm
-        self.segments = nn.Embedding(*segments.shape, _weight=segments) if self.reads_segments else None
+        self.segments = (
+            nn.Embedding(len(segments), segments.shape[1], _weight=segments) if self.reads_segments else None
+        )
         positions = embeddings.position_vectors().detach()
         self.register_buffer("positions", positions.clone() if self.reads_segments else positions + segments[0])
         projection = embeddings.projection if isinstance(encoder, ProjectedEncoder) else None
