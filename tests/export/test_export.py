@@ -344,7 +344,7 @@ def test_settings_that_do_not_fit_are_refused(values: dict[str, Any], message: s
 def test_int8_of_a_masked_lm_is_refused(folders: Folders, tmp_path: Path) -> None:
     model, _ = folders("masked-lm", "onnx")
     (tmp_path / "dev.tsv").write_text("text\tlabel\na\tb\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="masked LM, which no dev file scores"):
+    with pytest.raises(ValueError, match="masked LM, which no dev"):
         export(ExportSettings(str(model), tmp_path / "new", int8=True, dev=str(tmp_path / "dev.tsv")), MUTE)
     assert not (tmp_path / "new").exists()
 
@@ -393,7 +393,7 @@ def test_numbers_in_other_files_are_refused(foreign: Path, change: Callable[[Any
 
 def test_operations_of_other_libraries_are_refused(foreign: Path) -> None:
     rewrite(foreign, lambda graph: graph.opset_import.add(domain="evil", version=1))
-    with pytest.raises(ValueError, match=r"operations of ONNX Runtime, got \['evil'\]"):
+    with pytest.raises(ValueError, match=r"ONNX Runtime, got \['evil'\]"):
         bertwright.load(foreign)
 
 
@@ -418,7 +418,7 @@ def test_a_graph_that_is_a_link_out_of_the_folder_is_refused(foreign: Path, tmp_
 
 def test_a_report_of_another_form_is_refused(foreign: Path) -> None:
     write_json(foreign / "report.json", {"graph": "../x", "kind": "classification"})
-    with pytest.raises(ValueError, match=r"report\.json: expected \"graph\": onnx or openvino"):
+    with pytest.raises(ValueError, match=r"report\.json: .*onnx or openvino"):
         bertwright.load(foreign)
 
 
@@ -426,6 +426,6 @@ def test_an_exported_folder_is_not_saved_and_has_no_other_layers(folders: Folder
     bert = bertwright.load(folders("embedding", "openvino")[1])
     with pytest.raises(ValueError, match="copy its folder"):
         bert.save(tmp_path / "new")
-    with pytest.raises(ValueError, match="states of the last layer alone"):
+    with pytest.raises(ValueError, match="the last layer alone"):
         bert.features("the bear", layers=(0,))
     assert bert.features("the bear").shape == (2, 1, 32)
