@@ -14,6 +14,7 @@ from bertwright.base.optional import MissingPackageError, is_installed, needs
 
 ROOT = Path(__file__).parents[1]
 EXTRAS = ["h5py", "gcsfs", "google.cloud", "matplotlib", "mlflow", "mwparserfromhell", "nanotoken", "ray", "s3fs"]
+EXTRAS += ["nncf", "onnx", "onnxruntime", "onnxscript", "openvino"]
 EXTRAS += ["sacrebleu", "seqeval", "sklearn", "tensorboard", "transformers", "wandb", "zstandard"]
 EXTRAS += ["msgspec", "prometheus_client", "starlette", "uvicorn"]
 # Modules that exist for an extra, and import it at once.

@@ -18,8 +18,8 @@ ROOT = Path(bertwright.__file__).parent
 # from its own room and from the rooms before it. A change of this list is a change of the design: make it on purpose.
 ROOMS = """
 base systems.registry text tables corpus metrics search kernels executors vocabulary surveying tokenstore models
-training interop objectives systems tasks pretraining finetuning translation inference serving planning trials
-reports cli estimators __main__
+training interop objectives systems tasks pretraining finetuning translation inference exporting serving planning
+trials reports cli estimators __main__
 """.split()
 
 # Folders of systems name their files alike: `defaults.py` of each has its record.

@@ -574,6 +574,7 @@ def commands_with(text: str) -> dict[str, str]:
         "embed": f"embed {quoted} a b",
         "info": f"info {quoted}",
         "convert": f"convert {quoted} new",
+        "export": f"export {quoted} new",
         "train-translation": f"train-translation --run new --train-source {quoted} --train-target text.txt",
         "translate": f"translate {quoted} a",
         "attention": f"attention {quoted} a --output new.png",

@@ -287,6 +287,12 @@ VERBS = (
         check="check_inputs",
     ),
     Verb(
+        "export", "exporting.export_settings:ExportSettings", "exporting.export:export",
+        "write a model for ONNX Runtime or OpenVINO, also in int8",
+        "bertwright export runs/task exported --to openvino --int8 --dev dev.tsv",
+        check="check_inputs",
+    ),
+    Verb(
         "train-translation", "translation.settings:TrainTranslationSettings", "translation.run:train_translation",
         "train a translation model, or resume a run",
         "bertwright train-translation --train-source train.en --train-target train.de --dev-source dev.en "

@@ -13,6 +13,7 @@ import torch
 
 from bertwright.inference.attention_weights import Attention, compute_attention_weights, pack_segments
 from bertwright.inference.explanation import Explanation, compute_explanation
+from bertwright.inference.exported_folder import ExportedEncoder, find_export, open_export
 from bertwright.inference.feature_cache import compute_word_features
 from bertwright.inference.fill_mask import MaskPrediction, predict_masks
 from bertwright.inference.generation import Generation, generate_texts
@@ -39,12 +40,12 @@ from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
 from bertwright.interop.weights import summarize
 from bertwright.kernels.gpu_linear import keep_copies
-from bertwright.models.encoder import EncoderModel
+from bertwright.models.encoder import EncoderModel, TokenPredictor
 from bertwright.models.heads import is_untrained
 from bertwright.models.pooling import Vectors, check_pooling
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.systems.bert.bert_for_pretraining import BertForPretraining, MaskedLanguageModel
+from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.gpt.gpt import GptLanguageModel
 from bertwright.tasks.collation import check_segments
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice
@@ -138,7 +139,7 @@ class Bert:
                 f"this model was fine-tuned for {self.task.kind} and has no masked-LM head; call fill_mask on the "
                 "pre-trained model that it started from"
             )
-        if not isinstance(self.model, MaskedLanguageModel) or "masked_token" in self.missing_heads:
+        if not isinstance(self.model, TokenPredictor) or "masked_token" in self.missing_heads:
             raise ValueError("this model has no masked-LM head; call fill_mask on a pre-trained model that has one")
         if self.config.is_causal:
             raise ValueError(
@@ -507,8 +508,10 @@ class Bert:
     def save(self, folder: Path | str) -> None:
         """Write a new Hugging Face folder with the model, its tokenizer and its task, atomically.
 
-        Raises ValueError if the folder already exists.
+        Raises ValueError if the folder already exists, and for an exported graph.
         """
+        if isinstance(self.model.encoder, ExportedEncoder):
+            raise ValueError(f"{folder}: an exported graph is not written again; copy its folder")
         if self.task_model is not None:
             self.task_model.check_computed(f"{folder}, the model to save")
             save_task_folder(Path(folder), self.task_model, self.tokenizer)
@@ -592,6 +595,8 @@ def open_model(name: str | Path, device: str | torch.device | None, compute_dtyp
     config = load_config(folder)  # first: it also checks the files of tokenizer and task
     tokenizer = open_tokenizer(folder)
     check_vocabulary(tokenizer, config, folder)
+    if report := find_export(folder):
+        return Bert(open_export(report), tokenizer, modules=read_sentence_modules(folder))
     if task_model := load_task(folder):
         bert = Bert(task_model, tokenizer, modules=read_sentence_modules(folder))
     else:

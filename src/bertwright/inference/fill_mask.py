@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bertwright.base.ragged import offsets_from_lengths
-from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
+from bertwright.models.encoder import TokenPredictor
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
@@ -47,7 +47,7 @@ class Window(NamedTuple):
 
 
 def predict_masks(
-    model: MaskedLanguageModel, tokenizer: TextTokenizer, texts: Sequence[str], top_k: int
+    model: TokenPredictor, tokenizer: TextTokenizer, texts: Sequence[str], top_k: int
 ) -> list[MaskPrediction]:
     """Predict the `top_k` most probable tokens of each [MASK]. Raises ValueError for a text without [MASK]."""
     encodings, mask = tokenizer.encode_batch(texts), tokenizer.token(tokenizer.mask_id)
@@ -71,7 +71,7 @@ def predict_masks(
 
 
 def predict_candidates(
-    model: MaskedLanguageModel, tokenizer: TextTokenizer, encoded: Encoded, top_k: int
+    model: TokenPredictor, tokenizer: TextTokenizer, encoded: Encoded, top_k: int
 ) -> list[list[tuple[TokenText, float]]]:
     """Predict the `top_k` most probable tokens of each of the R positions, with their probabilities."""
     ids = np.empty((len(encoded.positions), top_k), dtype=np.int64)

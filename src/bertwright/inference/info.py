@@ -19,6 +19,7 @@ FORMATS = (
     "bertwright.trials.probe:describe",
     "bertwright.vocabulary.vector_file:describe",
     "bertwright.systems.translation_models:describe",
+    "bertwright.inference.exported_folder:describe",
     "bertwright.tasks.task_folder:describe",
     "bertwright.vocabulary.open_tokenizer:describe",
 )

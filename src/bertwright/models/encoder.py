@@ -65,6 +65,20 @@ def count_parameters(build: Callable[[], nn.Module]) -> int:
         return sum(parameter.numel() for parameter in build().parameters())
 
 
+class PaddedEncoder(nn.Module, ABC):
+    """An encoder over B sequences that are padded to N tokens, in operations that `torch.export` can trace.
+
+    It gives the packed encoder's states up to rounding; states of padding have no meaning.
+    """
+
+    reads_segments: bool
+    """True if `token_type_ids` make a difference."""
+
+    @abstractmethod
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
+        """Compute states, B × N × H, from ids, a mask (1 for tokens, then 0) and segments, each B × N int64."""
+
+
 class TextEncoder(nn.Module, ABC):
     """A model of any architecture that maps token ids to one vector per token.
 
@@ -177,6 +191,16 @@ class TextEncoder(nn.Module, ABC):
         """
         return packing.last_positions if self.config.is_causal else packing.first_positions
 
+    def padded(self) -> PaddedEncoder:
+        """Return the same encoder over padded sequences, for a graph that other programs run.
+
+        Raises ValueError for an architecture without one.
+        """
+        raise ValueError(
+            f"export: expected an encoder with attention in both directions, such as a BERT, got a {self.model_type}; "
+            "no graph of it can be written"
+        )
+
     def check_length(self, packing: Packing) -> None:
         """Raise ValueError for a sequence that is longer than the encoder's positions."""
         if packing.max_seqlen > self.config.max_positions:
@@ -220,3 +244,11 @@ class EncoderModel(nn.Module):
         """Return the depth of a parameter by its name, as `TextEncoder.depth_of` does; a head is above all layers."""
         inside = parameter.removeprefix("encoder.")
         return self.encoder.depth_of(inside) if inside != parameter else self.encoder.head_depth
+
+
+class TokenPredictor(EncoderModel, ABC):
+    """A model that predicts the tokens at positions of a batch: a masked LM."""
+
+    @abstractmethod
+    def token_logits(self, batch: Any, positions: Tensor) -> Tensor:
+        """Compute the M × V float32 logits of the tokens at `positions` (M distinct int64 into T)."""

@@ -47,7 +47,7 @@ class SequenceStates:
 
     def weighted_mean(self) -> Tensor:
         """Return the mean with the weight n for the n-th token (SGPT)."""
-        weights = self.number[:, None].float()
+        weights = self.number[..., None].float()
         return self.reduce(self.hidden * weights, "sum") / self.reduce(weights, "sum")
 
     def first(self) -> Tensor:
@@ -55,6 +55,25 @@ class SequenceStates:
 
     def last(self) -> Tensor:
         return self.hidden[self.ends - 1]
+
+
+class PaddedStates(SequenceStates):
+    """States of sequences that are padded to one length N: `hidden` is B × N × H, `number` B × N, 0 for padding."""
+
+    def reduce(self, values: Tensor, how: str) -> Tensor:
+        """Reduce B × N × … to B × …, without the padding."""
+        is_token = self.number[..., None] > 0
+        if how == "max":
+            return values.masked_fill(~is_token, -1e30).amax(1)
+        total = (values * is_token).sum(1)
+        return total / self.lengths[:, None] if how == "mean" else total
+
+    def first(self) -> Tensor:
+        return self.hidden[:, 0]
+
+    def last(self) -> Tensor:
+        index = (self.lengths.long() - 1)[:, None, None].expand(-1, 1, self.hidden.shape[2])
+        return self.hidden.gather(1, index)[:, 0]
 
 
 class Pooling(NamedTuple):
@@ -71,7 +90,7 @@ class Pooling(NamedTuple):
 
 
 POOLINGS: dict[str, Pooling] = {
-    "cls": Pooling(SequenceStates.first, np.ones_like, "pooling_mode_cls_token"),
+    "cls": Pooling(lambda states: states.first(), np.ones_like, "pooling_mode_cls_token"),
     "max": Pooling(lambda states: states.reduce(states.hidden, "max"), None, "pooling_mode_max_tokens"),
     "mean": Pooling(lambda states: states.reduce(states.hidden, "mean"), np.copy, "pooling_mode_mean_tokens"),
     "mean_sqrt_len_tokens": Pooling(
@@ -79,9 +98,10 @@ POOLINGS: dict[str, Pooling] = {
         np.sqrt, "pooling_mode_mean_sqrt_len_tokens", is_root=True,
     ),
     "weightedmean": Pooling(
-        SequenceStates.weighted_mean, lambda tokens: tokens * (tokens + 1) / 2, "pooling_mode_weightedmean_tokens"
+        lambda states: states.weighted_mean(),
+        lambda tokens: tokens * (tokens + 1) / 2, "pooling_mode_weightedmean_tokens",
     ),
-    "lasttoken": Pooling(SequenceStates.last, np.ones_like, "pooling_mode_lasttoken"),
+    "lasttoken": Pooling(lambda states: states.last(), np.ones_like, "pooling_mode_lasttoken"),
 }  # fmt: skip
 # What a head of a sequence-level task may read: names of poolings, whose vectors are concatenated. The first, the
 # paper's, is the pooler's output for [CLS].
@@ -118,6 +138,15 @@ def pool_states(hidden: Tensor, packing: Packing, modes: Sequence[str], skip: in
     if skip:
         hidden, number, lengths = hidden[number > skip], number[number > skip], (lengths - skip).clamp(min=0)
     states = SequenceStates(hidden, number, lengths)
+    return torch.cat([POOLINGS[mode].pool(states) for mode in modes], dim=1)
+
+
+def pool_padded(hidden: Tensor, attention_mask: Tensor, modes: Sequence[str]) -> Tensor:
+    """Pool the states B × N × H of padded sequences to B × modes·H; `attention_mask`: B × N, 1 for tokens, then 0."""
+    import torch
+
+    number = attention_mask.cumsum(1) * attention_mask
+    states = PaddedStates(hidden, number, attention_mask.sum(1).float())
     return torch.cat([POOLINGS[mode].pool(states) for mode in modes], dim=1)
 
 

@@ -7,6 +7,7 @@ F feed-forward size, E size of the embeddings, which is H except in systems that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -26,7 +27,7 @@ from bertwright.kernels.fused_encoder import (
 )
 from bertwright.kernels.fused_ops import add_dropout_norm, bias_activation, embed_norm
 from bertwright.kernels.reference import EmbeddingTables, LayerNormParams
-from bertwright.models.encoder import TextEncoder
+from bertwright.models.encoder import PaddedEncoder, TextEncoder
 from bertwright.models.initialization import sinusoidal_positions
 from bertwright.models.linear import Linear, make_dropout
 from bertwright.models.packing import Packing, TokenBatch
@@ -57,6 +58,10 @@ class Embeddings(nn.Module):
     def segment_vectors(self) -> Tensor:
         """Return the vectors of the segments, S × E."""
         return self.token_type.weight
+
+    def position_vectors(self) -> Tensor:
+        """Return the vectors of a sequence's positions from the first one on, max_positions × E."""
+        return self.position.weight
 
 
 class Layer(nn.Module):
@@ -230,6 +235,12 @@ class BertEncoder(TextEncoder):
 
     def pooled_positions(self, packing: Packing) -> Tensor:
         return packing.first_positions if self.config.is_reversed else super().pooled_positions(packing)
+
+    def padded(self) -> PaddedEncoder:
+        if self.config.is_causal:
+            return super().padded()
+        padded: PaddedEncoder = resolve_name("bertwright.systems.bert.padded_bert:PaddedBert")(self)  # it imports this
+        return padded
 
     def embed(self, batch: TokenBatch) -> Tensor:
         """Compute the first layer's input, T × H. Raises ValueError for a sequence longer than the positions."""

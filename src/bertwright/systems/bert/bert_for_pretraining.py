@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.kernels.fused_ops import bias_activation, fill_blocks
-from bertwright.models.encoder import EncoderModel
+from bertwright.models.encoder import TokenPredictor
 from bertwright.models.heads import Pooler
 from bertwright.models.initialization import initialize
 from bertwright.models.linear import Linear
@@ -56,7 +56,7 @@ class PretrainingLogits(NamedTuple):
     """B × 2: column 0 for "B follows A", column 1 for "B is from elsewhere"."""
 
 
-class MaskedLanguageModel(EncoderModel):
+class MaskedLanguageModel(TokenPredictor):
     """An encoder in BERT's shape with a masked-LM head, whose decoder is tied to the word embeddings."""
 
     encoder: BertEncoder
@@ -80,7 +80,6 @@ class MaskedLanguageModel(EncoderModel):
         return words
 
     def token_logits(self, batch: Any, positions: Tensor) -> Tensor:
-        """Compute the M × V float32 logits of the tokens at `positions` (M distinct int64 into T)."""
         return self.masked_token.logits(self.encoder(batch, positions), self.word_embeddings)
 
     def score_tokens(self, batch: TokenBatch) -> Tensor:

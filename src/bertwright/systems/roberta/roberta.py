@@ -72,6 +72,9 @@ class RobertaEmbeddings(Embeddings):
         packing = replace(batch.packing, position_ids=positions)
         return super().forward(TokenBatch(packing, batch.input_ids, types), sparse)
 
+    def position_vectors(self) -> Tensor:
+        return self.position.weight[self.config.position_offset :]
+
 
 class RobertaEncoder(BertEncoder):
     """RoBERTa's embeddings and BERT's layers; its initial weights are a function of the seed."""
