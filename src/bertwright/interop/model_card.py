@@ -80,10 +80,10 @@ def write_card(folder: Path, run: Path | None = None, report: Mapping[str, Any] 
 
 
 def _scores_of(settings: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[Scores]:
-    """Yield the scores in the report of any kind of run; a score before training is no result of the model."""
+    """Yield the scores in the report of any kind of run that are of the model itself."""
     task = settings.get("task", {})
     for split, scores in report.get("scores", {}).items():
-        if not split.endswith(" before"):
+        if not re.search(" before$|^last checkpoint", split):  # translation averages checkpoints into the model
             files = task.get(split) or settings.get("dev_source") or [f"{task.get('task', '')} {split}".strip()]
             names = ", ".join(Path(name).name for name in ([files] if isinstance(files, str) else files))
             floors = {name: found[split] for name, found in report.get("linear_floor", {}).items() if split in found}
