@@ -177,7 +177,7 @@ def test_every_preset_has_a_sample() -> None:
 
 
 def test_a_folder_of_data_that_has_moved_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="x: no such folder$"):
+    with pytest.raises(ValueError, match=r"x: no such folder$"):
         TaskSettings("codah", data=tmp_path / "x").files("train")
 
 

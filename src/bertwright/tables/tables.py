@@ -114,7 +114,7 @@ def _find_decisions(file: InputFile, schema: TableSchema, first: Row | None) -> 
             read_file_rows(file, replace(schema, texts=(), values=("",)), TextCodec(schema.encoding), ReadStats()), None
         )
     except MissingColumnError as error:
-        return error if OF_PRODIGY <= {*error.columns} else None
+        return error if {*error.columns} >= OF_PRODIGY else None
     return None
 
 
