@@ -7,6 +7,7 @@ import lzma
 import os
 import zipfile
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.corpus.documents import read as read_corpus
 from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.classification import Classification
+from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.tagging import Tagging
@@ -323,11 +325,113 @@ def test_labels_are_read_as_annotation_tools_write_them(tmp_path: Path, name: st
         assert [text for text, _ in rows_of(path, labeled=False)][:2] == [text for text, _ in ROWS]
 
 
-@pytest.mark.parametrize("cats", [{"x": 1, "y": 1}, {"x": 0, "y": 0}])
 @pytest.mark.filterwarnings("ignore:.*read as annotations")
-def test_several_or_no_annotated_labels_are_an_error_that_names_multi_label(tmp_path: Path, cats: Any) -> None:
-    with pytest.raises(ValueError, match=r"a\.json, line 1: .*a list of [02]; .*--task multi-label"):
-        rows_of(write(tmp_path / "a.json", [{"text": "a", "cats": cats}]))
+def test_several_annotated_labels_are_an_error_that_names_multi_label(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"a\.json, line 1: .*a list of 2; .*--task multi-label"):
+        rows_of(write(tmp_path / "a.json", [{"text": "a", "cats": {"x": 1, "y": 1}}]))
+
+
+@pytest.mark.filterwarnings("ignore:.*read as")
+@pytest.mark.parametrize(
+    ("undecided", "field", "reason"),
+    [
+        ({"data": {"text": "no"}, "annotations": []}, "annotations", "empty or cancelled"),
+        ({"data": {"text": "no"}, "annotations": [{"was_cancelled": True}]}, "annotations", "empty or cancelled"),
+        ({"data": {"text": "no"}, "annotations": [{"result": []}]}, "label", "missing"),
+    ],
+)
+def test_texts_that_nobody_has_labeled_are_left_out_and_counted(
+    tmp_path: Path, undecided: Any, field: str, reason: str
+) -> None:
+    path = write(tmp_path / "a.json", [*STUDIO, undecided])
+    with pytest.warns(UserWarning, match=rf"'{field}' is {reason}.*: 1$"):
+        assert rows_of(path) == ROWS
+    several = [example.label for example in MultiLabel().read(str(path))]
+    assert several == [("x",), ("y",), *[()] * (field == "label")]
+    assert len(rows_of(path, labeled=False)) == len(ROWS) + 1
+    spans = [{**row, "annotations": [{"result": []}]} for row in STUDIO]
+    assert len(list(Tagging().read(str(write(tmp_path / "b.json", [*spans, undecided]))))) == 2 + (field == "label")
+
+
+def decide(*decisions: tuple[str, str, str]) -> list[dict[str, Any]]:
+    return [
+        {"text": text, "label": label, "answer": answer, "_input_hash": 1, "_task_hash": 2}
+        for text, label, answer in decisions
+    ]
+
+
+ONE_LABEL = decide(("a mill", "STONE", "accept"), ("the river", "STONE", "reject"), ("?", "STONE", "ignore"))
+TWO_LABELS = decide(
+    ("a mill", "STONE", "accept"), ("a mill", "WET", "reject"), ("the river", "STONE", "reject"),
+    ("the river", "WET", "accept"), ("a road", "STONE", "reject"), ("a road", "WET", "reject"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
+@pytest.mark.filterwarnings("ignore:.*left out because")
+def test_answers_of_prodigy_decide_whether_a_text_has_its_label(tmp_path: Path, name: str) -> None:
+    write_rows = partial(write, tmp_path / name)
+    path = write_rows("\n".join(map(json.dumps, ONE_LABEL)) if name == "a.jsonl" else ONE_LABEL)
+    with pytest.warns(UserWarning, match=r"read as annotations \(.*'label'"):
+        assert rows_of(path) == [("a mill", "STONE"), ("the river", "not STONE")]
+    assert [text for text, _ in rows_of(path, labeled=False)] == ["a mill", "the river", "?"]
+    assert [row.label for row in Classification(label="answer").read(str(path))] == ["accept", "reject", "ignore"]
+    assert [row.label for row in Classification(dialect="plain").read(str(path))] == ["STONE"] * 3
+    named = Classification(dialect="annotations")
+    assert [row.label for row in named.read(str(path))] == ["STONE", "not STONE"]
+    assert len(list(named.read(str(path), labeled=False))) == 3
+    write_rows("\n".join(map(json.dumps, TWO_LABELS)) if name == "a.jsonl" else TWO_LABELS)
+    assert [row.label for row in named.read(str(path))] == ["STONE", "WET"]
+    several = [(row.text, row.label) for row in MultiLabel(dialect="annotations").read(str(path))]
+    assert several == [("a mill", ("STONE",)), ("the river", ("WET",)), ("a road", ())]
+
+
+def test_a_decision_about_several_labels_is_an_error_with_the_way_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", [*ONE_LABEL, *decide(("no", ["x"], "accept"))])  # type: ignore[arg-type]
+    with (
+        pytest.warns(UserWarning, match="read as annotations"),
+        pytest.raises(ValueError, match=r"line \d: expected a label that the 'answer' .*got list; .*--dialect plain"),
+    ):
+        rows_of(path)
+
+
+@pytest.mark.filterwarnings("ignore:.*read as json-lists")
+def test_labels_of_spacy_are_read_from_rows_that_are_lists(tmp_path: Path) -> None:
+    pairs = [[text, {"cats": {"x": float(label == "x"), "y": float(label == "y")}}] for text, label in ROWS]
+    path = write(tmp_path / "a.json", pairs)
+    assert rows_of(path) == ROWS
+    assert [row.label for row in MultiLabel().read(str(path))] == [("x",), ("y",)]
+
+
+@pytest.mark.parametrize(
+    ("names", "places"),
+    [
+        (("data/train-0.jsonl", "data/train-1.jsonl", "data/test-0.jsonl"), ("data/*train*", "data/*test*")),
+        (("train/a_0.jsonl", "dev/a_0.jsonl"), ("train", "dev")),
+        (("x/set.valid.jsonl", "x/set.training.jsonl"), ("x/*training*", "x/*valid*")),
+    ],
+)
+def test_a_folder_whose_files_are_named_after_splits_is_noticed(
+    tmp_path: Path, names: tuple[str, ...], places: tuple[str, str]
+) -> None:
+    for name in names:
+        write(tmp_path / name, "\n".join(map(json.dumps, OBJECTS)))
+    for path in (str(tmp_path), f"{tmp_path}/*/*.jsonl"):
+        with pytest.warns(UserWarning, match="named after several splits.*--train") as warned:
+            read_examples(Classification(), TaskSettings("classification", train=(path,)), "train")
+        assert all(repr(str(tmp_path / place)) in str(warned[0].message) for place in places)
+    alone = TaskSettings("classification", train=(str(tmp_path / places[0]),))
+    expected = sum("train" in name for name in names) * len(OBJECTS)
+    assert len(read_examples(Classification(), alone, "train")) == expected
+
+
+def test_texts_of_windows_that_are_read_as_latin_1_are_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("text,label\n\u201ea mill\u201c,x\nthe river,y\n".encode("cp1252"))
+    for encoding in ("latin-1", "cp1252"):
+        task = Classification(encoding=encoding)
+        notes = task.warnings(list(task.read(str(path))))
+        assert any("1 examples contain control characters" in note for note in notes) == (encoding == "latin-1")
 
 
 @pytest.mark.filterwarnings("ignore:.*(read as|have the names)")

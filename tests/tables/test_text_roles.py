@@ -122,7 +122,9 @@ def test_rows_of_flag_embedding_have_lists_and_scores(tmp_path: Path) -> None:
 
 
 def test_a_list_of_anchors_makes_a_row_of_each(tmp_path: Path) -> None:
-    rows = read_text_table(write_objects(tmp_path / "faq.jsonl", {"question": ["a", "b"], "answer": ["c", "d"]})).rows
+    rows = read_text_table(
+        write_objects(tmp_path / "faq.jsonl", {"question": ["a", None, "b"], "answer": ["c", "d"]})
+    ).rows
     assert [(row.anchor, row.positives) for row in rows] == [("a", ("c", "d")), ("b", ("c", "d"))]
 
 

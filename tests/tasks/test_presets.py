@@ -176,6 +176,11 @@ def test_every_preset_has_a_sample() -> None:
     assert set(PUBLISHED) == set(PRESETS)
 
 
+def test_a_folder_of_data_that_has_moved_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"x: no such folder$"):
+        TaskSettings("codah", data=tmp_path / "x").files("train")
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_files_are_read(tmp_path: Path, name: str) -> None:
     files, content, example, settings = PUBLISHED[name]

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from bertwright.base.files import read_bytes
 from bertwright.tables.row_formats import read_file_rows
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema
 from bertwright.text.decoding import ReadStats, TextCodec
-from bertwright.text.sources import InputFile, find_file, split_member
+from bertwright.text.sources import InputFile, expand_files, find_file, is_remote, split_member
 
 SPLIT_NAMES = {  # of members of a .json file, and of values of a column
     "train": ("train", "training"),
@@ -117,6 +118,31 @@ def _values_of_column(path: str, form: str | None, encoding: str) -> dict[str, s
     except (ValueError, OSError):  # reported when the file is read as a whole
         return {}
     return names if len(names) > 1 and names.keys() <= SPLIT_NAMES.keys() else {}
+
+
+def splits_of_names(path: str) -> dict[str, str]:
+    """Return a folder or glob with the files of each split, if most files of a folder or glob are named after several.
+
+    >>> splits_of_names("data.csv")
+    {}
+    """
+    if is_remote(path) or not (Path(path).is_dir() or glob.has_magic(path)):
+        return {}
+    files, found, count = [*expand_files(path)], dict[str, str](), 0
+    above = set(PurePath(path).parts)
+    for file in map(PurePath, files):
+        parts = [number for number, part in enumerate(file.parts) if part not in above and _split_in(part)]
+        if parts:
+            count += 1
+            part = file.parts[parts[0]]
+            name = part if len(file.parts) > parts[0] + 1 else f"*{_split_in(part)}*"
+            found.setdefault(split_of(_split_in(part)), str(PurePath(*file.parts[: parts[0]], name)))
+    return found if len(found) > 1 and count >= len(files) / 2 else {}
+
+
+def _split_in(name: str) -> str:
+    """Return the first word of a file name that is the name of a split, as it is written; empty if there is none."""
+    return next((word for word in re.split(r"[\W\d_]+", name) if split_of(word) in SPLIT_NAMES), "")
 
 
 def _split_column(file: InputFile, schema: TableSchema) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from bertwright.tables.neighbours import MAPPING, Neighbours
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema, leave_out_rows
@@ -28,10 +28,13 @@ TEXT_FILE = re.compile(r"(^|[-_.])(texts?|sentences?)(\.\w+)*$")  # a text per l
 LABEL_MARK = "@"  # before the label at the end of each line in the Financial PhraseBank
 TREE = re.compile(r"\(([^()\s]+) (\(.*\)|\S+)\)")
 ANSWER, REJECTED = "answer", ("reject", "ignore")  # what an annotator of Prodigy said of an example
+OF_PRODIGY = frozenset({ANSWER, "_input_hash"})
+ANNOTATIONS = "annotations"  # column of Label Studio
 LEAF = re.compile(r"\([^()\s]+ ([^()\s]+)\)")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "\\/": "/", "\\*": "*"}
 OF_ANNOTATION = frozenset({"annotator", "annotation_id", "created_at", "updated_at", "lead_time"})  # of Label Studio
 Lines = Iterator[tuple[int, str]]
+L = TypeVar("L")  # a location: the number of a row, or file and line
 
 
 @dataclass(frozen=True)
@@ -173,10 +176,12 @@ def find_annotations(file: UnlabeledFile) -> tuple[tuple[str, ...], str] | None:
     texts = tuple(text if text in names else f"data.{text}" for text in file.schema.texts)
     if not {*texts} <= {*names}:
         return None
-    if "annotations" in names and file.file.format in (".json", ".jsonl"):
-        return texts, "annotations"
+    if ANNOTATIONS in names and file.file.format in (".json", ".jsonl"):
+        return texts, ANNOTATIONS
     if "accept" in names:
         return texts, "accept"
+    if {file.schema.label, *OF_PRODIGY} <= {*names}:
+        return texts, file.schema.label
     if any(name.startswith("cats.") for name in names):
         return texts, "cats"
     others = [name for name in names if name not in {*texts, *OF_ANNOTATION, "id"}]
@@ -192,18 +197,57 @@ def read_annotations(file: UnlabeledFile) -> Iterator[Row]:
 
     Raises the error about the missing column if the file has no such annotations.
     """
+    is_labeled = file.schema.label in file.schema.values
     if (found := find_annotations(file)) is None:
-        raise file.missing
+        if is_labeled:
+            raise file.missing
+        found = file.schema.texts, file.schema.texts[0]  # texts alone, to predict
     texts, label = found
-    has_answer = label == "accept" and ANSWER in file.missing.columns
+    has_answer = is_labeled and label in ("accept", file.schema.label) and ANSWER in file.missing.columns
+    is_binary = has_answer and label != "accept"
     others = tuple(name for name in file.schema.values if name != file.schema.label)
     values = (*others, label, *((ANSWER,) * has_answer))
     rows = file.read_columns(replace(file.schema, texts=texts, values=values))
     if has_answer:
-        rows = leave_out_rows(rows, file.file.path, ANSWER, REJECTED, " or ".join(REJECTED))
+        marks = REJECTED[1:] if is_binary else REJECTED
+        rows = leave_out_rows(rows, file.file.path, ANSWER, marks, " or ".join(marks))
+    elif is_labeled and label == ANNOTATIONS:
+        rows = leave_out_unannotated(rows, file.file.path)
     place = len(texts) + len(others)
+    if is_binary:
+        rows = _join_decisions(rows, len(texts), file)
     for number, row in rows:
         yield number, (*row[:place], labels_of_annotation(row[place]))
+
+
+def leave_out_unannotated(rows: Iterator[tuple[L, tuple[Any, ...]]], path: str) -> Iterator[tuple[L, tuple[Any, ...]]]:
+    """Yield the rows of Label Studio, with True added, whose last value has an annotation that was not cancelled."""
+    marked = ((location, (*values, _is_annotated(values[-1]))) for location, values in rows)
+    return leave_out_rows(marked, path, ANNOTATIONS, (False,), "empty or cancelled")
+
+
+def _is_annotated(value: Any) -> bool:
+    return not (isinstance(value, list) and all(isinstance(one, dict) and one.get("was_cancelled") for one in value))
+
+
+def _join_decisions(rows: Iterator[Row], texts: int, file: UnlabeledFile) -> Iterator[Row]:
+    """Yield each text of Prodigy's binary annotations once, with the labels that were accepted; all are in memory.
+
+    If there is a single label, a text for which it was rejected has the class `not LABEL`; else it has no label.
+    """
+    labels, found = dict[str, None](), dict[tuple[str, ...], tuple[Any, tuple[Any, ...], list[str]]]()
+    for number, (*values, label, answer) in rows:
+        if not isinstance(label, str):
+            got = f"expected a label that the {ANSWER!r} accepts or rejects, got {type(label).__name__}"
+            raise ValueError(
+                f"{file.file.path}, line {number}: {got}; fix the row, or read all as they stand: --dialect plain"
+            )
+        labels[label] = None
+        accepted = found.setdefault(tuple(values[:texts]), (number, tuple(values), []))[2]
+        accepted += [label] if answer == "accept" and label not in accepted else []
+    other = [f"not {label}" for label in labels] if len(labels) == 1 else []
+    for number, row, accepted in found.values():
+        yield number, (*row, accepted or other)
 
 
 def labels_of_annotation(value: Any) -> Any:
@@ -214,6 +258,8 @@ def labels_of_annotation(value: Any) -> Any:
     """
     if isinstance(value, str) and value.startswith('{"choices"'):  # in a .csv, of several labels
         value = json.loads(value)
+    if isinstance(value, dict) and isinstance(value.get("cats"), dict):
+        value = value["cats"]
     if isinstance(value, dict):
         return value["choices"] if "choices" in value else [name for name, share in value.items() if share >= 0.5]
     if not (isinstance(value, list) and value and isinstance(value[0], dict)):

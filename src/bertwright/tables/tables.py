@@ -15,7 +15,7 @@ import numpy as np
 from bertwright.tables.dialects import DIALECTS, PLAIN, recognize
 from bertwright.tables.file_splits import is_part, read_part
 from bertwright.tables.json_rows import describe_type
-from bertwright.tables.label_dialects import UnlabeledFile
+from bertwright.tables.label_dialects import ANSWER, OF_PRODIGY, UnlabeledFile
 from bertwright.tables.neighbours import Neighbours, list_labeled_inputs, list_neighbours
 from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS, read_file_rows
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema
@@ -90,9 +90,11 @@ def _find_unlabeled(
     is_named = schema.dialect in DIALECTS and DIALECTS[schema.dialect].part == "labels"
     missing = MissingColumnError(f"{file.path}: --dialect {schema.dialect}")
     try:
-        next(read_file_rows(file, schema, codec, ReadStats()), None)
-        if not is_named:
+        first = next(read_file_rows(file, schema, codec, ReadStats()), None)
+        decisions = _find_decisions(file, schema, first)
+        if not is_named and decisions is None:
             return None
+        missing = decisions or missing
     except MissingColumnError as error:
         missing = error
     except ValueError as error:
@@ -100,6 +102,20 @@ def _find_unlabeled(
             raise
         missing = MissingColumnError(str(error))  # the lines of a text are no rows
     return UnlabeledFile(file, schema, neighbours, missing, lambda asked: read_file_rows(file, asked, codec, stats))
+
+
+def _find_decisions(file: InputFile, schema: TableSchema, first: Row | None) -> MissingColumnError | None:
+    """Return an error with the columns of a file in which Prodigy's answers say whether each text has its label."""
+    is_labeled = schema.label in schema.values and schema.label != ANSWER
+    if not (first and is_labeled and isinstance(first[1][-1], str) and ROW_FORMATS[file.format].has_lists):
+        return None
+    try:
+        next(
+            read_file_rows(file, replace(schema, texts=(), values=("",)), TextCodec(schema.encoding), ReadStats()), None
+        )
+    except MissingColumnError as error:
+        return error if {*error.columns} >= OF_PRODIGY else None
+    return None
 
 
 def _rows_with_labels(file: UnlabeledFile, path: str) -> Iterator[Row]:

@@ -25,7 +25,7 @@ from bertwright.tables.conll_columns import (
 )
 from bertwright.tables.conll_lines import DOCUMENT_LINE, split_cells
 from bertwright.tables.dialects import PLAIN, recognize
-from bertwright.tables.label_dialects import ANSWER, REJECTED
+from bertwright.tables.label_dialects import ANNOTATIONS, ANSWER, OF_PRODIGY, REJECTED, leave_out_unannotated
 from bertwright.tables.row_formats import LIST_FORMATS, read_file_rows
 from bertwright.tables.schema import TableSchema, leave_out_rows
 from bertwright.tables.standoff import annotations_of, texts_of_annotations
@@ -237,12 +237,14 @@ def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagE
     of_snips = present == {"data"}  # pieces of texts; seq.in and seq.out have the same
     hint = "of SNIPS? Use its seq.in with seq.out beside it" if of_snips else "choose them with --words and --tags"
     schema = TableSchema((), fields, hint=hint, **form)
-    of_prodigy = labeled and present >= {ANSWER, "_input_hash"}
+    of_prodigy = labeled and present >= OF_PRODIGY
     if of_prodigy:
         schema = replace(schema, values=(*fields, ANSWER))
     rows = read_rows(path, schema)
     if of_prodigy:
         rows = leave_out_rows(rows, path, ANSWER, REJECTED, " or ".join(REJECTED))
+    elif fields == ("data.text", ANNOTATIONS):
+        rows = leave_out_unannotated(rows, path)
     counted, odd, has_spans = Counter[str](), "", False
     for document, (location, values) in enumerate(rows):
         example = _row_example(values[: len(fields)], fields, location, counted)

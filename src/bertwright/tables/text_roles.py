@@ -289,8 +289,9 @@ def _make_rows(roles: TextRoles, values: Mapping[str, Any], location: str) -> li
 
 
 def _texts_in(value: Any, name: str, location: str, required: bool) -> tuple[str, ...]:
-    """Return the texts of a value: a text, or a list of texts; blank ones are none, unless a text is `required`."""
-    given = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+    """Return the texts of a value: a text, or a list of texts; null and, unless `required`, blank ones are none."""
+    items = value if isinstance(value, list | tuple) else [value]
+    given = [item for item in items if item is not None]
     for text in given:
         if not isinstance(text, str):
             raise ValueError(f"{location}: expected a text in {name!r}, got {describe_type(text, name)}")

@@ -104,7 +104,7 @@ class Classification(TextTask[str, LabelPrediction]):
         if isinstance(value, list):
             raise ValueError(
                 f"{location}: expected a string or a number in {self.label!r}, got a list of {len(value)}; if a text "
-                "has several labels or none, use --task multi-label"
+                "has several labels, use --task multi-label"
             )
         return format_label(value, self.label, location)
 

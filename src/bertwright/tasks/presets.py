@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.base.settings import check_not_str, did_you_mean
-from bertwright.tables.file_splits import Splits, splits_in
+from bertwright.tables.file_splits import Splits, splits_in, splits_of_names
 from bertwright.tables.neighbours import join_as_glob
 from bertwright.tables.retrieval_folders import QRELS, is_retrieval_folder
 from bertwright.tasks.classification import Classification
@@ -175,6 +175,8 @@ class TaskSettings:
             return tuple(self._path_of_split(path, split) for path in given)
         if self.task not in PRESETS:
             raise ValueError(f"--data is for published tasks, whose file names are known; name files with --{split}")
+        if not self.data.is_dir():
+            raise ValueError(f"{self.data}: no such folder")
         name: str = getattr(PRESETS[self.task], split)
         paths = tuple(str(path) for path in sorted(self.data.glob(name))) if name else ()
         if split == "train" and not paths:
@@ -200,7 +202,15 @@ class TaskSettings:
         return splits_in(path, form, encoding, has_columns)
 
     def warn_of_splits(self, split: str) -> None:
-        """Warn of each file with several splits that only this split names: all its rows are read, or only some."""
+        """Warn of each file with several splits that only this split names, and of folders and globs with several."""
+        for path in join_as_glob(getattr(self, split)):
+            if found := splits_of_names(path):
+                names = ", ".join(f"{name}: {place!r}" for name, place in found.items())
+                warnings.warn(
+                    f"{path}: its files are named after several splits, and all are read for --{split}; to read those "
+                    f"of one, name them ({names})",
+                    stacklevel=1,
+                )
         for path in getattr(self, split):
             splits = self._splits_in(path)
             others = [name for usual, name in splits.names.items() if usual != split]

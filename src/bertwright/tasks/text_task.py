@@ -5,6 +5,7 @@ N examples, one sequence each.
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.pooling import describe_pooling
 from bertwright.tables.dialects import check_dialect
+from bertwright.tables.label_dialects import labels_of_annotation
 from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema, leave_out_rows
 from bertwright.tables.tables import count_skipped_rows, read_rows
@@ -31,9 +33,10 @@ if TYPE_CHECKING:
     from bertwright.models.heads import TaskHead
 
 MANY_QUOTES = 0.05  # share of texts in quotes that may enclose the fields of a table
-MISSING = ("NULL", "NaN", "nan", "<NA>", "#N/A")  # labels of rows without one, as programs write them
+MISSING = ("NULL", "NaN", "nan", "<NA>", "#N/A", [])  # labels of rows without one, as programs write them
 UNDECIDED = ("gold_label", "-")  # column and label of SNLI's and MultiNLI's rows on which the annotators disagreed
 SEP = SPECIAL_TOKENS[3]
+OF_WINDOWS = re.compile("[\x80-\x84\x86-\x9f]")  # cp1252 read as latin-1; U+0085 is a line end
 WITHOUT_HEADER = "; if line 1 is no header, use --header False and columns by number"
 
 L = TypeVar("L")  # a label: text, or a number
@@ -132,10 +135,12 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         if labeled and self.label_fields == (field,):
             rows = leave_out_rows(rows, path, field, (mark,), repr(mark))
         if labeled and self.leaves_out_missing:
-            rows = leave_out_rows(rows, path, self.label, MISSING, "missing (NULL, NaN)")
+            rows = leave_out_rows(rows, path, self.label, MISSING, "missing (NULL, NaN, an empty list)")
         for location, values in rows:
             pair = None if self.text_pair is None else values[1]
             label = values[-1] if len(self.label_fields) == 1 else values[-len(self.label_fields) :]
+            if isinstance(label, dict) and "cats" in label:  # of spaCy, in rows that are lists
+                label = labels_of_annotation(label)
             yield TextExample(values[0], pair, self.parse_label(label, location) if labeled else None, location)
 
     @property
@@ -219,6 +224,11 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             warnings.append(
                 f"{len(quoted):,} texts begin and end with a quote, which stays ({quoted[0].location}); if it encloses "
                 "the field, use --quotes True"
+            )
+        if count := sum(bool(OF_WINDOWS.search(f"{example.text}{example.text_pair or ''}")) for example in examples):
+            warnings.append(
+                f"{count:,} examples contain control characters from U+0080 to U+009F; if quotes, dashes or € are in "
+                "their place in the file, use --encoding cp1252"
             )
         if count := sum(SEP in example.text or SEP in (example.text_pair or "") for example in examples):
             hint = "" if self.text_pair else "; a pair's second text needs a column of its own (--text-pair)"
