@@ -41,6 +41,7 @@ test: check
 	    --dist loadfile --no-loadscope-reorder
 
 test-slow: install
+	$(PIP_INSTALL) --editable '.[slow]'
 	$(BIN)/pytest -m slow
 
 # The tests that compare kernels with their reference implementations; each call is sent to an emulated processor.
