@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.base.ragged import offsets_from_lengths
-from bertwright.kernels.attention import attention, biased_attention
+from bertwright.kernels.attention import attention, biased_attention, head_size_vectorizable
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
 from bertwright.kernels.fused_encoder import (
     EncoderShape,
@@ -24,11 +24,20 @@ from bertwright.kernels.fused_encoder import (
     kernels_work,
     layer_parameters,
 )
+from bertwright.kernels.ffi import int8_isa
 from bertwright.kernels.fused_ops import add_dropout_norm, bias_activation, embed_norm
+from bertwright.kernels.int8_linear import (
+    ACTIVATIONS,
+    LINEAR_NAMES,
+    Int8EncoderArgs,
+    Int8Layer,
+    int8_encoder,
+    make_layer,
+)
 from bertwright.kernels.reference import EmbeddingTables, LayerNormParams
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.initialization import sinusoidal_positions
-from bertwright.models.linear import Linear, make_dropout
+from bertwright.models.linear import Int8Linear, Linear, make_dropout
 from bertwright.models.packing import Packing, TokenBatch
 from bertwright.systems.bert.bert_config import BertConfig
 
@@ -132,6 +141,7 @@ class BertEncoder(TextEncoder):
     model_type: ClassVar[str] = "bert"
     has_pooler: ClassVar[bool] = True
     fits_new_heads: ClassVar[bool] = True
+    has_int8_layers: ClassVar[bool] = True
     embeddings_type: ClassVar[type[nn.Module]] = Embeddings
     layer_type: ClassVar[type[Layer]] = Layer
     config: BertConfig
@@ -177,6 +187,8 @@ class BertEncoder(TextEncoder):
         batch, positions = self.to_reading_order(batch, positions)
         hidden, packing = self.embed(batch), batch.packing
         *layers, last = self.stack()
+        if not self.training and (int8_layers := self.int8_layers([*layers, last])):
+            return self.run_int8(hidden, int8_layers, last, packing, positions)
         if self.layer_type is Layer and self.config.activation != "relu" and can_fuse(hidden, self.shape):
             parameters = [parameter for layer in (*layers, last) for parameter in layer_parameters(layer)]
             if are_fusable(parameters):
@@ -189,6 +201,44 @@ class BertEncoder(TextEncoder):
         for layer in layers:
             hidden = layer(hidden, packing)
         return cast(Tensor, last(hidden, packing, positions))
+
+    def int8_layers(self, layers: Sequence[Layer]) -> list[Int8Layer]:
+        """Return the parameters of layers that are all in int8, for one native call; else none."""
+        names = [module for layer in layers for module in (getattr(layer, name) for name in LINEAR_NAMES)]
+        fits = head_size_vectorizable(self.config.head_size) and self.config.activation in ACTIVATIONS
+        if int8_isa() is None or not fits or not all(isinstance(module, Int8Linear) for module in names):
+            return []
+        return [
+            make_layer(
+                [(getattr(layer, name).weight, getattr(layer, name).bias) for name in LINEAR_NAMES],
+                [layer_norm_params(layer.attention_norm), layer_norm_params(layer.output_norm)],
+            )
+            for layer in layers
+        ]
+
+    def run_int8(
+        self, hidden: Tensor, layers: list[Int8Layer], last: Layer, packing: Packing, positions: Tensor | None
+    ) -> Tensor:
+        """Compute all layers in int8 by one native call; the bits are those of `Layer.forward`."""
+        bias, config = last.position_bias(packing.max_seqlen), self.config
+        args = Int8EncoderArgs(
+            cu_seqlens=packing.cu_seqlens,
+            positions=None if positions is None else positions.contiguous(),
+            bias=None if bias is None else bias.float().contiguous(),
+            reach=0 if bias is None else bias.shape[1] // 2,
+            sequences=len(packing.cu_seqlens) - 1,
+            num_layers=len(layers),
+            has_positions=positions is not None,
+            tokens=len(hidden),
+            selected=len(hidden) if positions is None else len(positions),
+            hidden_size=config.hidden_size,
+            intermediate_size=config.intermediate_size,
+            num_heads=config.num_heads,
+            causal=config.is_causal,
+            activation=ACTIVATIONS.index(config.activation),
+            eps=config.layer_norm_eps,
+        )
+        return int8_encoder(hidden, layers, args)
 
     def stack(self) -> list[Layer]:
         """Return the layers in the order in which they are computed; some systems use one several times."""
