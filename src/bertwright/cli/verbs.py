@@ -257,6 +257,13 @@ VERBS = (
         "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
     ),
     Verb(
+        "quantize", "inference.quantize:QuantizeSettings", "inference.quantize:quantize",
+        "check on labeled files what int8 costs, and write the model",
+        "bertwright quantize runs/task runs/task-int8 --dev dev.tsv",
+        "model output dev max_drop kind split threads",
+        check="check_inputs",
+    ),
+    Verb(
         "train-translation", "translation.settings:TrainTranslationSettings", "translation.run:train_translation",
         "train a translation model, or resume a run",
         "bertwright train-translation --train-source train.en --train-target train.de --dev-source dev.en "

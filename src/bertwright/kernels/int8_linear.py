@@ -9,7 +9,6 @@ T tokens, R tokens whose states leave the last layer, K depth, O outputs, H hidd
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -64,23 +63,28 @@ def int8_linear(x: Tensor, weight: Int8Weight, bias: Tensor | None = None, activ
     check(activation in ACTIVATIONS, "int8_linear: expected one of {}, got {}", ACTIVATIONS, activation)
     if not weight.is_packed:
         return reference.int8_linear(x, weight.values, weight.scales, bias, activation)
-    y, operands = new_float32(len(x), weight.num_outputs), (weight.values, weight.scales, weight.sums, bias)
-    call("int8_linear", x.contiguous(), *operands, ACTIVATIONS.index(activation), y, *x.shape, weight.num_outputs)
+    y = new_float32(len(x), weight.num_outputs)
+    call("int8_linear", x.contiguous(), make_layer(weight, bias), ACTIVATIONS.index(activation), y, len(x))
     return y
 
 
-LINEAR_NAMES = ("qkv", "attention_output", "intermediate", "output")
-Int8Layer = namedtuple(  # type: ignore[misc]  # the fields of `struct Int8Layer` in csrc/int8_encoder.h
-    "Int8Layer",
-    [f"{name}_{part}" for name in LINEAR_NAMES for part in ("panels", "scales", "sums", "bias")]
-    + [f"{name}_{part}" for name in ("attention_norm", "output_norm") for part in ("weight", "bias")],
-)
+class Int8Layer(NamedTuple):
+    """The fields of `struct Int8Layer` in csrc/int8_linear.h."""
+
+    panels: Tensor
+    scales: Tensor
+    sums: Tensor
+    bias: Tensor | None
+    depth: int
+    columns: int
 
 
-def make_layer(linear: Sequence[tuple[Int8Weight, Tensor]], norms: Sequence[LayerNormParams]) -> Int8Layer:
-    """Collect a layer's parameters for `int8_encoder`: four weights with their biases, and two LayerNorms."""
-    fields = [tensor for weight, bias in linear for tensor in (*weight[:3], bias)]
-    return Int8Layer(*fields, *(tensor for norm in norms for tensor in norm[:2]))
+def make_layer(weight: Int8Weight, bias: Tensor | None) -> Int8Layer:
+    """Combine a weight in panels and a bias for the kernels."""
+    return Int8Layer(*weight[:3], bias, weight.depth, weight.num_outputs)
+
+
+LINEAR_NAMES = ("qkv", "attention_output", "intermediate", "output")  # of an encoder's layer
 
 
 class Int8EncoderArgs(NamedTuple):
@@ -103,21 +107,26 @@ class Int8EncoderArgs(NamedTuple):
     eps: float
 
 
-def int8_encoder(hidden: Tensor, layers: Sequence[Int8Layer], args: Int8EncoderArgs) -> Tensor:
-    """Compute all layers of an encoder in one native call, T H float32 → R H."""
-    sizes = args.hidden_size, args.intermediate_size
-    check(hidden.shape == (args.tokens, sizes[0]), "int8_encoder: got {} for {} tokens", hidden.shape, args.tokens)
-    check(len(layers) == args.num_layers, "int8_encoder: got {} layers", len(layers))
-    head_size, rest = divmod(sizes[0], args.num_heads)
+def int8_encoder(
+    hidden: Tensor, layers: Sequence[Int8Layer], norms: Sequence[LayerNormParams], args: Int8EncoderArgs
+) -> Tensor:
+    """Compute all layers of an encoder in one native call, T H float32 → R H.
+
+    `layers`: four for each layer of the encoder, in the order of LINEAR_NAMES; `norms`: two for each.
+    """
+    size, inner = args.hidden_size, args.intermediate_size
+    check(hidden.shape == (args.tokens, size), "int8_encoder: got {} for {} tokens", hidden.shape, args.tokens)
+    head_size, rest = divmod(size, args.num_heads)
     check(not rest and head_size_vectorizable(head_size), "int8_encoder: got heads of size {}", head_size)
-    outputs = (3 * sizes[0], sizes[0], sizes[1], sizes[0])
-    for layer in layers:
-        for name, size in zip(LINEAR_NAMES, outputs, strict=True):
-            shapes = {len(getattr(layer, f"{name}_{part}")) for part in ("scales", "sums", "bias")}
-            check(shapes == {size}, "int8_encoder: expected {} outputs of {}, got {}", size, name, shapes)
+    expected = [(size, 3 * size), (size, size), (size, inner), (inner, size)] * args.num_layers
+    shapes = [(layer.depth, layer.columns) for layer in layers]
+    check(shapes == expected, "int8_encoder: expected layers {}, got {}", expected, shapes)
+    vectors = [tensor for norm in norms for tensor in norm[:2]]
+    fits = len(norms) == 2 * args.num_layers and all(vector.shape == (size,) for vector in vectors)
+    check(fits and all(layer.bias is not None for layer in layers), "int8_encoder: a LayerNorm or bias does not fit")
     check_sequences(args.cu_seqlens, args.tokens)
     if args.positions is not None:
         check_range("int8_encoder", args.positions, args.tokens)
-    y = new_float32(args.selected, sizes[0])
-    call("int8_encoder", args, list(layers), hidden.contiguous(), y)
+    y = new_float32(args.selected, size)
+    call("int8_encoder", args, list(layers), vectors, hidden.contiguous(), y)
     return y

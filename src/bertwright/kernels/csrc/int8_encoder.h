@@ -17,34 +17,30 @@ struct Int8EncoderArgs {
     INT8_ENCODER_ARGS(DECLARE_FIELD)
 };
 
-#define INT8_LINEAR(X, name)                                                                            \
-    X(const int8_t*, name##_panels) X(const float*, name##_scales) X(const int32_t*, name##_sums)       \
-    X(const float*, name##_bias)
-#define INT8_LAYER(X)                                                                                   \
-    INT8_LINEAR(X, qkv) INT8_LINEAR(X, attention_output) INT8_LINEAR(X, intermediate) INT8_LINEAR(X, output) \
-    X(const float*, attention_norm_weight) X(const float*, attention_norm_bias)                         \
-    X(const float*, output_norm_weight) X(const float*, output_norm_bias)
-struct Int8Layer {
-    INT8_LAYER(DECLARE_FIELD)
-};
-
-// hidden, T H, through all layers → y, R H; R = T without positions.
-static void int8_encoder(const Int8EncoderArgs& args, const Int8Layer* layers, const float* hidden, float* y,
-                         int64_t threads) {
+// hidden, T H, through all layers → y, R H; R = T without positions. Of each layer four `layers`, in the order of
+// LINEAR_NAMES, and four `norms`: weight and bias behind attention, and behind the feed-forward layers.
+static void int8_encoder(const Int8EncoderArgs& args, const Int8Layer* layers, const float* const* norms,
+                         const float* hidden, float* y, int64_t threads) {
     const int64_t T = args.tokens, H = args.hidden_size, F = args.intermediate_size, heads = args.num_heads;
     const Buffer<float> wide(T * std::max(3 * H, F)), context(T * H), product(T * H), attended(T * H), states(T * H);
     const Buffer<float> lse(T * heads);
     const MaskKey none{};
-    for (int64_t l = 0; l < args.num_layers; l++) {
-        const Int8Layer& p = layers[l];
+    const AttentionArgs sequences{wide.get(), wide.get(), 3, 3, args.cu_seqlens, args.cu_seqlens, args.sequences, heads,
+                                  H / heads, args.causal, args.bias, args.reach};
+    const auto multiply_without_bias = [&](const float* x, Int8Layer layer, int64_t rows) {
+        layer.bias = nullptr;
+        int8_linear(x, layer, NO_ACTIVATION, product.get(), rows, threads);
+    };
+    for (int64_t l = 0; l < args.num_layers; l++, layers += 4, norms += 4) {
         const bool is_last = l + 1 == args.num_layers, selects = is_last && args.has_positions;
         const int64_t R = selects ? args.selected : T;
         const float *residual = hidden, *read = context.get();
-        int8_linear(hidden, {p.qkv_panels, p.qkv_scales, p.qkv_sums, p.qkv_bias, H, 3 * H}, NO_ACTIVATION, wide.get(), T,
-                    threads);
-        attention(AttentionArgs{wide.get(), wide.get(), 3, 3, args.cu_seqlens, args.cu_seqlens, args.sequences, heads,
-                                H / heads, args.causal, args.bias, args.reach},
-                  none, context.get(), lse.get(), threads);
+        const auto add_norm = [&](const float* bias, const float* other, const float* const* norm, float* result) {
+            add_dropout_norm(product.get(), bias, other, norm[0], norm[1], (float)args.eps, none, (float*)nullptr,
+                             nullptr, result, R, H, threads);
+        };
+        int8_linear(hidden, layers[0], NO_ACTIVATION, wide.get(), T, threads);
+        attention(sequences, none, context.get(), lse.get(), threads);
         if (selects) {  // into memory that no longer holds queries, keys and values
             for (int64_t r = 0; r < R; r++) {
                 memcpy(wide.get() + r * H, context.get() + args.positions[r] * H, H * sizeof *hidden);
@@ -52,19 +48,12 @@ static void int8_encoder(const Int8EncoderArgs& args, const Int8Layer* layers, c
             }
             read = wide.get(), residual = wide.get() + R * H;
         }
-        int8_linear(read, {p.attention_output_panels, p.attention_output_scales, p.attention_output_sums, nullptr, H, H},
-                    NO_ACTIVATION, product.get(), R, threads);
-        add_dropout_norm(product.get(), p.attention_output_bias, residual, p.attention_norm_weight,
-                         p.attention_norm_bias, (float)args.eps, none, (float*)nullptr, nullptr, attended.get(), R, H,
-                         threads);
-        int8_linear(attended.get(),
-                    {p.intermediate_panels, p.intermediate_scales, p.intermediate_sums, p.intermediate_bias, H, F},
-                    args.activation, wide.get(), R, threads);
-        int8_linear(wide.get(), {p.output_panels, p.output_scales, p.output_sums, nullptr, F, H}, NO_ACTIVATION,
-                    product.get(), R, threads);
+        multiply_without_bias(read, layers[1], R);
+        add_norm(layers[1].bias, residual, norms, attended.get());
+        int8_linear(attended.get(), layers[2], args.activation, wide.get(), R, threads);
+        multiply_without_bias(wide.get(), layers[3], R);
         float* out = is_last ? y : states.get();
-        add_dropout_norm(product.get(), p.output_bias, attended.get(), p.output_norm_weight, p.output_norm_bias,
-                         (float)args.eps, none, (float*)nullptr, nullptr, out, R, H, threads);
+        add_norm(layers[3].bias, attended.get(), norms + 2, out);
         hidden = out;
     }
 }

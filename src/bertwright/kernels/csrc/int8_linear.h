@@ -6,6 +6,7 @@
 // the same integers, and a row's results depend on nothing but the row.
 #pragma once
 #include "gelu.h"
+#include "interface.h"
 #include "memory.h"
 
 #if HAS_INT8
@@ -116,13 +117,12 @@ static __attribute__((noinline)) void multiply_panel(const uint8_t* a, int64_t s
     memcpy(block, sums, sizeof sums);
 }
 
-// A linear layer's weight and bias; `bias` may be null.
-struct Int8Linear {
-    const int8_t* panels;
-    const float* scales;
-    const int32_t* sums;
-    const float* bias;
-    int64_t depth, columns;
+// A linear layer, `Int8Layer` of int8_linear.py; `bias` may be null.
+#define INT8_LAYER(X)                                                                                \
+    X(const int8_t*, panels) X(const float*, scales) X(const int32_t*, sums) X(const float*, bias)   \
+    X(int64_t, depth) X(int64_t, columns)
+struct Int8Layer {
+    INT8_LAYER(DECLARE_FIELD)
 };
 
 template <int ACTIVATION> INLINE FloatVec activate(FloatVec y) {
@@ -134,7 +134,7 @@ template <int ACTIVATION> INLINE FloatVec activate(FloatVec y) {
 
 // One vector of columns of a block: y = activation(…) for `rows` of `count` columns; `zeros` and `scales` of the rows.
 template <int ACTIVATION>
-static void finish_columns(const IntVec* block, const int32_t* zeros, const float* scales, const Int8Linear& layer,
+static void finish_columns(const IntVec* block, const int32_t* zeros, const float* scales, const Int8Layer& layer,
                            int64_t column, float* y, int64_t rows, int count) {
     const auto read = [&](const float* p) { return count == W ? load(p + column) : load(p + column, count); };
     const FloatVec scale = read(layer.scales), bias = layer.bias ? read(layer.bias) : FloatVec{};
@@ -149,7 +149,7 @@ static decltype(&finish_columns<RELU>) const FINISH[] = {finish_columns<NO_ACTIV
                                                          finish_columns<GELU_TANH>, finish_columns<RELU>};
 
 // y = activation(x · weightᵀ + bias) for `rows` of x.
-static void int8_linear(const float* x, const Int8Linear& layer, int64_t activation, float* y, int64_t rows,
+static void int8_linear(const float* x, const Int8Layer& layer, int64_t activation, float* y, int64_t rows,
                         int64_t threads) {
     const int64_t depth = layer.depth, columns = layer.columns;
     const QuantizedRows a(rows, depth);

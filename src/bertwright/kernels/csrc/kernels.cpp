@@ -228,16 +228,15 @@ int64_t int8_pack(const int8_t* weight, int8_t* panels, int64_t depth, int64_t c
     return 0;
 }
 
-// `bias` may be null; `activation`: a number of `enum Activation`.
-int64_t int8_linear(const float* x, const int8_t* panels, const float* scales, const int32_t* sums, const float* bias,
-                    int64_t activation, float* y, int64_t rows, int64_t depth, int64_t columns, int64_t threads) {
-    return status_of(
-        [&] { ::int8_linear(x, {panels, scales, sums, bias, depth, columns}, activation, y, rows, threads); });
+// `activation`: a number of `enum Activation`.
+int64_t int8_linear(const float* x, const Int8Layer* layer, int64_t activation, float* y, int64_t rows,
+                    int64_t threads) {
+    return status_of([&] { ::int8_linear(x, *layer, activation, y, rows, threads); });
 }
 
-int64_t int8_encoder(const Int8EncoderArgs* args, const Int8Layer* layers, const float* hidden, float* y,
-                     int64_t threads) {
-    return status_of([&] { ::int8_encoder(*args, layers, hidden, y, threads); });
+int64_t int8_encoder(const Int8EncoderArgs* args, const Int8Layer* layers, const float* const* norms,
+                     const float* hidden, float* y, int64_t threads) {
+    return status_of([&] { ::int8_encoder(*args, layers, norms, hidden, y, threads); });
 }
 #endif
 

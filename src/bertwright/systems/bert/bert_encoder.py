@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from bertwright.base.ragged import offsets_from_lengths
 from bertwright.kernels.attention import attention, biased_attention, head_size_vectorizable
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
+from bertwright.kernels.ffi import int8_isa
 from bertwright.kernels.fused_encoder import (
     EncoderShape,
     are_fusable,
@@ -24,13 +25,11 @@ from bertwright.kernels.fused_encoder import (
     kernels_work,
     layer_parameters,
 )
-from bertwright.kernels.ffi import int8_isa
 from bertwright.kernels.fused_ops import add_dropout_norm, bias_activation, embed_norm
 from bertwright.kernels.int8_linear import (
     ACTIVATIONS,
     LINEAR_NAMES,
     Int8EncoderArgs,
-    Int8Layer,
     int8_encoder,
     make_layer,
 )
@@ -187,8 +186,8 @@ class BertEncoder(TextEncoder):
         batch, positions = self.to_reading_order(batch, positions)
         hidden, packing = self.embed(batch), batch.packing
         *layers, last = self.stack()
-        if not self.training and (int8_layers := self.int8_layers([*layers, last])):
-            return self.run_int8(hidden, int8_layers, last, packing, positions)
+        if self.is_int8():
+            return self.run_int8(hidden, [*layers, last], packing, positions)
         if self.layer_type is Layer and self.config.activation != "relu" and can_fuse(hidden, self.shape):
             parameters = [parameter for layer in (*layers, last) for parameter in layer_parameters(layer)]
             if are_fusable(parameters):
@@ -202,25 +201,15 @@ class BertEncoder(TextEncoder):
             hidden = layer(hidden, packing)
         return cast(Tensor, last(hidden, packing, positions))
 
-    def int8_layers(self, layers: Sequence[Layer]) -> list[Int8Layer]:
-        """Return the parameters of layers that are all in int8, for one native call; else none."""
-        names = [module for layer in layers for module in (getattr(layer, name) for name in LINEAR_NAMES)]
-        fits = head_size_vectorizable(self.config.head_size) and self.config.activation in ACTIVATIONS
-        if int8_isa() is None or not fits or not all(isinstance(module, Int8Linear) for module in names):
-            return []
-        return [
-            make_layer(
-                [(getattr(layer, name).weight, getattr(layer, name).bias) for name in LINEAR_NAMES],
-                [layer_norm_params(layer.attention_norm), layer_norm_params(layer.output_norm)],
-            )
-            for layer in layers
-        ]
+    def is_int8(self) -> bool:
+        """Return whether all layers are in int8 and one native call computes them."""
+        modules = (getattr(layer, name) for layer in self.layers for name in LINEAR_NAMES)
+        fits = head_size_vectorizable(self.config.head_size) and int8_isa() is not None and not self.training
+        return fits and all(isinstance(module, Int8Linear) for module in modules)
 
-    def run_int8(
-        self, hidden: Tensor, layers: list[Int8Layer], last: Layer, packing: Packing, positions: Tensor | None
-    ) -> Tensor:
-        """Compute all layers in int8 by one native call; the bits are those of `Layer.forward`."""
-        bias, config = last.position_bias(packing.max_seqlen), self.config
+    def run_int8(self, hidden: Tensor, layers: Sequence[Layer], packing: Packing, positions: Tensor | None) -> Tensor:
+        """Compute all layers in int8 by one native call; the bits are those of `Layer.forward` but for GELU's."""
+        bias, config = layers[0].position_bias(packing.max_seqlen), self.config
         args = Int8EncoderArgs(
             cu_seqlens=packing.cu_seqlens,
             positions=None if positions is None else positions.contiguous(),
@@ -238,7 +227,9 @@ class BertEncoder(TextEncoder):
             activation=ACTIVATIONS.index(config.activation),
             eps=config.layer_norm_eps,
         )
-        return int8_encoder(hidden, layers, args)
+        modules = [getattr(layer, name) for layer in layers for name in LINEAR_NAMES]
+        norms = [layer_norm_params(norm) for layer in layers for norm in (layer.attention_norm, layer.output_norm)]
+        return int8_encoder(hidden, [make_layer(module.weight, module.bias) for module in modules], norms, args)
 
     def stack(self) -> list[Layer]:
         """Return the layers in the order in which they are computed; some systems use one several times."""
