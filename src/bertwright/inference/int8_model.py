@@ -118,6 +118,7 @@ class LayerProbe(nn.Module):
         super().__init__()
         self.layer, self.int8, self.bias = layer, Int8Linear(layer), layer.bias
         self.error = self.size = 0.0
+        self.eval()
 
     def matmul(self, x: Tensor) -> Tensor:
         y = self.layer.matmul(x)

@@ -28,6 +28,7 @@ class Int8Linear(nn.Module):
         super().__init__()
         self.weight: Int8Weight = quantize_weight(layer.weight.detach())
         self.bias = layer.bias
+        self.eval()  # as the model that it becomes part of
 
     def forward(self, x: Tensor) -> Tensor:
         return int8_linear(x, self.weight, self.bias)

@@ -102,10 +102,12 @@ struct QuantizedRows {
 
 // BLOCK_ROWS rows of bytes times one panel.
 static __attribute__((noinline)) void multiply_panel(const uint8_t* a, int64_t stride, const int8_t* panel, IntVec* block) {
-    IntVec sums[BLOCK_ROWS][PANEL_VECTORS] = {};
+    IntVec sums[BLOCK_ROWS][PANEL_VECTORS];
+    for (int i = 0; i < BLOCK_ROWS; i++)
+        for (int v = 0; v < PANEL_VECTORS; v++) sums[i][v] = IntVec{};
     for (int64_t k = 0; k < stride; k += GROUP, panel += INT8_PANEL * GROUP) {
         IntVec right[PANEL_VECTORS];
-        memcpy(right, panel, sizeof right);
+        for (int v = 0; v < PANEL_VECTORS; v++) memcpy(&right[v], panel + v * sizeof(IntVec), sizeof(IntVec));
 #pragma GCC unroll 12
         for (int i = 0; i < BLOCK_ROWS; i++) {
             int32_t four;
@@ -114,7 +116,8 @@ static __attribute__((noinline)) void multiply_panel(const uint8_t* a, int64_t s
             for (int v = 0; v < PANEL_VECTORS; v++) sums[i][v] = add_products(sums[i][v], left, right[v]);
         }
     }
-    memcpy(block, sums, sizeof sums);
+    for (int i = 0; i < BLOCK_ROWS; i++)  // one by one: a copy of the whole array would keep it in memory
+        for (int v = 0; v < PANEL_VECTORS; v++) block[i * PANEL_VECTORS + v] = sums[i][v];
 }
 
 // A linear layer, `Int8Layer` of int8_linear.py; `bias` may be null.
