@@ -59,7 +59,9 @@ def prebuild(machine: str, folder: Path) -> None:
     sources = {path.stem: path for path in (ROOT / "src").rglob("*.cpp")}
     folder.mkdir(parents=True, exist_ok=True)
     for name, source in sources.items():
-        for level in INSTRUCTION_SETS[machine] if name == "kernels" else INSTRUCTION_SETS[machine][-1:]:
+        for level in (
+            INSTRUCTION_SETS[machine] if name in ("kernels", "int8_scores") else INSTRUCTION_SETS[machine][-1:]
+        ):
             openmp = compilation.uses_openmp(compilation.read_sources(source))
             flags = compilation.compile_flags(compiler, openmp, level.flags)
             with tempfile.TemporaryDirectory() as work:

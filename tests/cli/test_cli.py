@@ -585,6 +585,7 @@ def commands_with(text: str) -> dict[str, str]:
         "ladder": f"ladder --task {quoted} --run new",
         "nearest-words": f"nearest-words {quoted} a",
         "mine-negatives": f"mine-negatives {quoted} --train text.txt --output new.jsonl",
+        "quantize": f"quantize {quoted} new --dev text.txt",
         "next-sentence": f"next-sentence {quoted} a b",
         "plan": f"plan --hours 1 --text {quoted}",
         "score": f"score {quoted} a",

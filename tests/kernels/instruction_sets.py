@@ -23,6 +23,7 @@ TESTS = (
     "tests/kernels/test_attention.py",
     "tests/kernels/test_cross_attention.py",
     "tests/kernels/test_rotary.py",
+    "tests/kernels/test_int8_linear.py",
     "tests/systems/test_bert_encoder.py",
 )
 # Under the sanitizers also the other native code: LSTMs, the word-piece learner and counter, and word vectors.
@@ -38,29 +39,40 @@ SANITIZERS = "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undef
 
 
 class Target(NamedTuple):
-    """An instruction set to test: compiler arguments, and the bfloat16 micro-kernel that the library must select."""
+    """An instruction set to test: compiler arguments, and the micro-kernels that the library must select."""
 
     level: str
     arguments: tuple[str, ...] = ()
     bf16_isa: str | None = None
     tiles_granted: bool = True
+    int8_isa: str | None = None
 
 
 BASE = next((level.name for level in find_levels() if level.name in ("x86-64-v3", "x86-64-v2")), "")
+VNNI, BF16 = "-D__AVX512VNNI__=1", "-D__AVX512BF16__=1"
 EMULATED = {
-    "avx512": Target(BASE, EMULATION),
-    "avx512-bf16": Target(BASE, (*EMULATION, "-D__AVX512BF16__=1"), "avx512_bf16"),
-    "amx": Target(BASE, (*EMULATION, "-D__AVX512BF16__=1", "-D__AMX_BF16__=1"), "amx"),
+    "avx-vnni": Target(BASE, (EMULATION[0], "-D__AVXVNNI__=1"), int8_isa="avx_vnni"),
+    "avx512": Target(BASE, EMULATION, int8_isa="avx512"),
+    "avx512-vnni": Target(BASE, (*EMULATION, VNNI), int8_isa="avx512_vnni"),
+    "avx512-bf16": Target(BASE, (*EMULATION, VNNI, BF16), "avx512_bf16", int8_isa="avx512_vnni"),
+    "amx": Target(BASE, (*EMULATION, VNNI, BF16, "-D__AMX_BF16__=1"), "amx", int8_isa="avx512_vnni"),
     "amx-denied": Target(
-        BASE, (*EMULATION, "-D__AVX512BF16__=1", "-D__AMX_BF16__=1"), "avx512_bf16", tiles_granted=False
+        BASE, (*EMULATION, VNNI, BF16, "-D__AMX_BF16__=1"), "avx512_bf16", tiles_granted=False, int8_isa="avx512_vnni"
     ),
 }
 BF16_ISAS = {"x86-64-avx512bf16": "avx512_bf16", "x86-64-amx": "amx"}
+INT8_ISAS = {
+    "x86-64-v3": "avx2", "x86-64-avxvnni": "avx_vnni", "x86-64-v4": "avx512", "x86-64-avx512vnni": "avx512_vnni",
+    "x86-64-avx512bf16": "avx512_vnni", "x86-64-amx": "avx512_vnni",
+}  # fmt: skip
 
 
 def native_targets() -> dict[str, Target]:
     """Return a target for each instruction set that this processor has."""
-    return {level.name: Target(level.name, bf16_isa=BF16_ISAS.get(level.name)) for level in find_levels()}
+    return {
+        level.name: Target(level.name, bf16_isa=BF16_ISAS.get(level.name), int8_isa=INT8_ISAS.get(level.name))
+        for level in find_levels()
+    }
 
 
 def run(target: Target, *pytest_arguments: str, sanitize: bool = False) -> subprocess.CompletedProcess[str]:
@@ -84,9 +96,9 @@ def run(target: Target, *pytest_arguments: str, sanitize: bool = False) -> subpr
     selected = (
         "from bertwright.kernels.native_library import load_library as load; from bertwright.kernels import ffi; "
     )
-    selected += "print(load('kernels') and ffi.bf16_isa())"
+    selected += "print(load('kernels') and ffi.bf16_isa(), ffi.int8_isa())"
     found = subprocess.run([sys.executable, "-c", selected], env=environment, cwd=ROOT, capture_output=True, text=True)
-    if found.returncode or found.stdout != f"{target.bf16_isa}\n":
+    if found.returncode or found.stdout != f"{target.bf16_isa} {target.int8_isa}\n":
         return found
     command = [
         sys.executable,

@@ -54,6 +54,13 @@ def test_emulated_bfloat16_kernels_pass(name: str) -> None:
 
 @needs_gcc
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["avx-vnni", "avx512", "avx512-vnni"])
+def test_emulated_int8_kernels_pass(name: str) -> None:
+    check(instruction_sets.run(instruction_sets.EMULATED[name], "-k", "int8"), " passed")
+
+
+@needs_gcc
+@pytest.mark.slow
 @pytest.mark.parametrize("name", instruction_sets.EMULATED)
 def test_kernels_on_an_emulated_instruction_set_pass(name: str) -> None:
     check(instruction_sets.run(instruction_sets.EMULATED[name]), " passed")

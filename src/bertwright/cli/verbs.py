@@ -270,6 +270,13 @@ VERBS = (
         "bertwright convert uncased_L-12_H-768_A-12 bert-base --lowercase True",
     ),
     Verb(
+        "quantize", "inference.quantize:QuantizeSettings", "inference.quantize:quantize",
+        "check on labeled files what int8 costs, and write the model",
+        "bertwright quantize runs/task runs/task-int8 --dev dev.tsv",
+        "model output dev max_drop kind split threads",
+        check="check_inputs",
+    ),
+    Verb(
         "report", "reports.run_report:ReportSettings", "reports.run_report:report",
         "write a page of HTML about runs: curves, errors, time, settings",
         "bertwright report runs/sst2 --output report.html",

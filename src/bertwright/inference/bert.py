@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from bertwright.inference.exported_folder import ExportedEncoder, find_export, o
 from bertwright.inference.feature_cache import compute_word_features
 from bertwright.inference.fill_mask import MaskPrediction, predict_masks
 from bertwright.inference.generation import Generation, generate_texts
+from bertwright.inference.int8_model import use_int8
 from bertwright.inference.next_sentence import predict_next_sentences
 from bertwright.inference.python_inputs import (
     check_text,
@@ -42,6 +43,7 @@ from bertwright.interop.weights import summarize
 from bertwright.kernels.gpu_linear import keep_copies
 from bertwright.models.encoder import EncoderModel, TokenPredictor
 from bertwright.models.heads import is_untrained
+from bertwright.models.linear import Int8Linear
 from bertwright.models.pooling import Vectors, check_pooling
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_encoder import BertEncoder
@@ -65,6 +67,7 @@ P = TypeVar("P")
 T = TypeVar("T", bound=AnyTask)
 
 SAMPLED = GenerationSettings()
+COMPUTE_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 FEATURE_WINDOW = 512  # tokens: the sequence length of pre-training; longer windows add little
 
 Text = str | tuple[str, str]
@@ -508,10 +511,14 @@ class Bert:
     def save(self, folder: Path | str) -> None:
         """Write a new Hugging Face folder with the model, its tokenizer and its task, atomically.
 
-        Raises ValueError if the folder already exists, and for an exported graph.
+        Raises ValueError if the folder already exists, for an exported graph, and for a model in int8.
         """
         if isinstance(self.model.encoder, ExportedEncoder):
             raise ValueError(f"{folder}: an exported graph is not written again; copy its folder")
+        if any(isinstance(module, Int8Linear) for module in self.model.modules()):
+            raise ValueError(
+                "save: expected a model in float32 or bfloat16, got one in int8; copy the folder it is from"
+            )
         if self.task_model is not None:
             self.task_model.check_computed(f"{folder}, the model to save")
             save_task_folder(Path(folder), self.task_model, self.tokenizer)
@@ -566,20 +573,27 @@ def _check_lengths(name: str, values: Sequence[Any], other_name: str, others: Se
 
 
 def load(
-    name: str | Path, device: str | torch.device | None = None, compute_dtype: torch.dtype = torch.float32
+    name: str | Path,
+    device: str | torch.device | None = None,
+    compute_dtype: torch.dtype = torch.float32,
+    dtype: Literal["float32", "bfloat16", "int8"] | None = None,
 ) -> Bert:
     """Load a model: a model folder, a run's folder, or a name on the Hugging Face hub (`org/name`, `hf://org/name`).
 
     The model may be a pre-trained model, a bare encoder or a fine-tuned model, written by bertwright or `transformers`.
     `device`: "cpu", "cuda" or a number such as "cuda:1"; None: a GPU if there is one. `compute_dtype`: torch.bfloat16
-    is faster on processors that support it. If the folder has a `checksums.json`, all files are compared with it; this
-    takes 0.1 s for BERT base.
+    is faster on processors that support it; torch.int8 computes the linear layers of a BERT, RoBERTa, DistilBERT,
+    ELECTRA, ALBERT or MPNet in int8, on a CPU, and warns if `bertwright quantize` has not written the folder. `dtype`:
+    its name, which replaces it. If the folder has a `checksums.json`, all files are compared with it; this takes 0.1 s
+    for BERT base.
 
     Raises ValueError, naming file and reason, for an incomplete, damaged or unsupported model, and for a device that
     does not exist. If a run is unfinished, its best or newest checkpoint is loaded, with a warning; another one names
     the parameters of layers that the model's class does not have.
     """
-    bert = open_model(name, device, compute_dtype)
+    if dtype not in (None, *COMPUTE_DTYPES):
+        raise ValueError(f"dtype: expected one of {', '.join(COMPUTE_DTYPES)}, got {dtype!r}")
+    bert = open_model(name, device, COMPUTE_DTYPES[dtype] if dtype else compute_dtype)
     if bert.model.not_computed:
         names = summarize(bert.model.not_computed)
         warnings.warn(f"{name}: not computed: {names}, of layers that the model's class does not have", stacklevel=2)
@@ -588,8 +602,8 @@ def load(
 
 def open_model(name: str | Path, device: str | torch.device | None, compute_dtype: torch.dtype) -> Bert:
     """Load a model as `load` does, without its warning of layers that are not computed."""
-    if compute_dtype not in (torch.float32, torch.bfloat16):
-        raise ValueError(f"compute_dtype: expected torch.float32 or torch.bfloat16, got {compute_dtype!r}")
+    if compute_dtype not in COMPUTE_DTYPES.values():
+        raise ValueError(f"compute_dtype: expected torch.float32, torch.bfloat16 or torch.int8, got {compute_dtype!r}")
     checked_device = _check_device(device)
     folder = model_folder(name)
     config = load_config(folder)  # first: it also checks the files of tokenizer and task
@@ -603,7 +617,10 @@ def open_model(name: str | Path, device: str | torch.device | None, compute_dtyp
         loaded = load_model(folder, heads="optional")
         bert = Bert(loaded.model, tokenizer, loaded.missing_heads, read_sentence_modules(folder))
     bert.model.to(checked_device)
-    bert.model.encoder.compute_dtype = compute_dtype
+    if compute_dtype == torch.int8:
+        use_int8(bert.model.encoder, checked_device, folder)
+    else:
+        bert.model.encoder.compute_dtype = compute_dtype
     keep_copies(bert.model.parameters())
     return bert
 

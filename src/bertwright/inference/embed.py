@@ -21,7 +21,7 @@ from bertwright.models.pooling import PoolingName, check_pooling
 from bertwright.text.decoding import FIX_CORPUS, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
 from bertwright.text.sources import STDIN, InputFile
 from bertwright.text.stdin_texts import expand_stdin, stdin_texts
-from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.device_settings import InferenceDeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.inference.bert import Bert
@@ -65,7 +65,7 @@ class EmbedSettings:
     Unset: the folder's, else the model's positions."""
     prompt_name: str | None = None
     """Name of a prompt in a sentence-transformers folder, such as query, that comes before each text."""
-    device: DeviceSettings = field(default_factory=DeviceSettings)
+    device: InferenceDeviceSettings = field(default_factory=InferenceDeviceSettings)
 
     def __post_init__(self) -> None:
         check_not_str(self, "texts", "inputs")

@@ -18,7 +18,7 @@ from bertwright.interop.model_files import check_model, is_finished_folder, mode
 from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.text.sources import check_exist, check_unique
-from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.device_settings import InferenceDeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.tasks.linear_floor import FloorScores
@@ -69,7 +69,7 @@ class EvaluateSettings:
     """Documents that the re-ranker reads for each query."""
     decisions: DecisionSettings = field(default_factory=DecisionSettings)
     overrides: TaskOptions = field(default_factory=TaskOptions)
-    device: DeviceSettings = field(default_factory=DeviceSettings)
+    device: InferenceDeviceSettings = field(default_factory=InferenceDeviceSettings)
 
     def __post_init__(self) -> None:
         check_not_str(self, "inputs", "ensemble", "floor_train", "compare")

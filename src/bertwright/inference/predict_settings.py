@@ -11,7 +11,7 @@ from bertwright.interop.model_files import check_model
 from bertwright.tasks.task_types import NATIVE_SUFFIXES, TaskOptions
 from bertwright.text.decoding import check_stdin_alone
 from bertwright.text.sources import STDIN, check_exist
-from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.device_settings import InferenceDeviceSettings
 
 STANDARD_OUTPUT = Path(STDIN)
 TABLE_SUFFIXES = (".tsv", ".csv")
@@ -55,7 +55,7 @@ class PredictSettings:
     """In .csv and .tsv output, prefix an apostrophe to texts that start with =, +, -, @, a tab or a carriage return:
     spreadsheets would run them as formulas."""
     overrides: TaskOptions = field(default_factory=TaskOptions)
-    device: DeviceSettings = field(default_factory=DeviceSettings)
+    device: InferenceDeviceSettings = field(default_factory=InferenceDeviceSettings)
 
     def __post_init__(self) -> None:
         check_not_str(self, "texts", "inputs", "ensemble", "keep_columns")

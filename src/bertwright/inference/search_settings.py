@@ -12,7 +12,7 @@ from bertwright.interop.model_files import check_model
 from bertwright.search.mining import MiningRules
 from bertwright.search.vector_index import Precision
 from bertwright.text.sources import check_exist
-from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.device_settings import InferenceDeviceSettings
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class SearchBuildSettings:
     """Also index the words, for BM25 and fusion."""
     append: bool = False
     """Add the documents to a finished index."""
-    device: DeviceSettings = field(default_factory=DeviceSettings)
+    device: InferenceDeviceSettings = field(default_factory=InferenceDeviceSettings)
 
     def __post_init__(self) -> None:
         check_not_str(self, "inputs")
@@ -64,7 +64,7 @@ class SearchQuerySettings:
     """Re-ranker that orders the first documents again."""
     top: int = 100
     """Documents that the re-ranker reads."""
-    device: DeviceSettings = field(default_factory=DeviceSettings)
+    device: InferenceDeviceSettings = field(default_factory=InferenceDeviceSettings)
 
     def __post_init__(self) -> None:
         check_not_str(self, "queries")
@@ -97,7 +97,7 @@ class MineSettings:
     """Re-ranker that scores the candidates anew; the margin then holds for its scores."""
     show_examples: int = 10
     """Print this many texts that the margin has only just left out: answers that nobody has marked are among them."""
-    device: DeviceSettings = field(default_factory=DeviceSettings)
+    device: InferenceDeviceSettings = field(default_factory=InferenceDeviceSettings)
 
     def __post_init__(self) -> None:
         check_not_str(self, "train", "corpus", "columns")

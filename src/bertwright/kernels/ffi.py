@@ -32,6 +32,7 @@ ELEMENTS = {
     "double*": torch.float64,
     "int32_t*": torch.int32,
     "int64_t*": torch.int64,
+    "int8_t*": torch.int8,
     "uint8_t*": torch.uint8,
     "Moments*": torch.float32,  # two per row
 }
@@ -232,3 +233,13 @@ def bf16_isa() -> str | None:
         return None
     library.bf16_isa_name.restype = ctypes.c_char_p
     return str(library.bf16_isa_name().decode())
+
+
+@cache
+def int8_isa() -> str | None:
+    """Return the name of the instructions that multiply int8 (int8_linear.h); None if the library has none."""
+    library = native_library.load_library("kernels")
+    if library is None or not hasattr(library, "int8_isa_name"):
+        return None
+    library.int8_isa_name.restype = ctypes.c_char_p
+    return str(library.int8_isa_name().decode())

@@ -24,17 +24,24 @@ class InstructionSet(NamedTuple):
 _V2 = frozenset("cx16 lahf_lm pni popcnt sse4_1 sse4_2 ssse3".split())
 _V3 = _V2 | frozenset("abm avx avx2 bmi1 bmi2 f16c fma movbe".split())
 _V4 = _V3 | frozenset("avx512bw avx512cd avx512dq avx512f avx512vl".split())
-_BF16 = _V4 | {"avx512_bf16"}
+_VNNI = _V4 | {"avx512_vnni"}
+_BF16 = _VNNI | {"avx512_bf16"}
 _AMX = _BF16 | {"amx_bf16", "amx_tile"}
 _ARM_BF16 = frozenset("asimd asimdrdm atomics bf16 crc32".split())
 # The levels of each architecture, best first. The tuning is fixed because it decides which products and sums are fused.
 INSTRUCTION_SETS = {
     "x86_64": (
         InstructionSet(
-            "x86-64-amx", ("-march=x86-64-v4", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mtune=generic"), _AMX
+            "x86-64-amx",
+            ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mtune=generic"),
+            _AMX,
         ),
-        InstructionSet("x86-64-avx512bf16", ("-march=x86-64-v4", "-mavx512bf16", "-mtune=generic"), _BF16),
+        InstructionSet(
+            "x86-64-avx512bf16", ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mtune=generic"), _BF16
+        ),
+        InstructionSet("x86-64-avx512vnni", ("-march=x86-64-v4", "-mavx512vnni", "-mtune=generic"), _VNNI),
         InstructionSet("x86-64-v4", ("-march=x86-64-v4", "-mtune=generic"), _V4),
+        InstructionSet("x86-64-avxvnni", ("-march=x86-64-v3", "-mavxvnni", "-mtune=generic"), _V3 | {"avx_vnni"}),
         InstructionSet("x86-64-v3", ("-march=x86-64-v3", "-mtune=generic"), _V3),
         InstructionSet("x86-64-v2", ("-march=x86-64-v2", "-mtune=generic"), _V2),
     ),

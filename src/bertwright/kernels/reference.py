@@ -215,3 +215,32 @@ def pad(cu_seqlens: Tensor, max_seqlen: int, tokens: int) -> tuple[Tensor, Tenso
     starts, positions = cu_seqlens[:-1].long(), torch.arange(max_seqlen, device=cu_seqlens.device)
     real = positions < (cu_seqlens[1:].long() - starts)[:, None]
     return (starts[:, None] + torch.where(real, positions, 0)).clamp(max=max(tokens - 1, 0)), real
+
+
+WEIGHT_LEVELS = 64  # largest whole number of an int8 weight: two products with a byte fit into 16 bits
+BYTE_LEVELS = 255  # levels of a row of activations above its smallest number
+
+
+def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Round rows to bytes, T K → T K float64 from 0 to 255, T scales and T zero points: x ≈ (bytes - zero) · scale."""
+    high, low = x.amax(1).clamp(min=0), (-x.amin(1)).clamp(min=0)
+    span = high + low
+    inverse = torch.where(span > 0, BYTE_LEVELS / span, 0.0)
+    zeros = (low * inverse).round()
+    rounded = (x * inverse[:, None]).round() + zeros[:, None]
+    odd = (x - x).sum(1)  # NaN for a row with an infinity or NaN
+    return rounded.nan_to_num().clamp(0, BYTE_LEVELS).double(), span / BYTE_LEVELS + odd, zeros.nan_to_num()
+
+
+def int8_linear(x: Tensor, values: Tensor, scales: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    """Compute activation(x · weightᵀ + bias), T K → T O, from x in bytes and a weight of whole numbers, O K int8.
+
+    Sums of whole numbers are exact in float64.
+    """
+    rounded, row_scales, zeros = quantize_rows(x)
+    exact = rounded @ values.double().T - zeros.double()[:, None] * values.sum(1, dtype=torch.float64)
+    y = exact.float() * (scales * row_scales[:, None])
+    y = y if bias is None else y + bias
+    if activation == "relu":
+        return F.relu(y)
+    return F.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none") if activation else y

@@ -91,6 +91,8 @@ class TextEncoder(nn.Module, ABC):
     """The architecture's name in `config.json`."""
     fits_new_heads: ClassVar[bool] = False
     """Whether a new linear head for few examples starts at the fit to the states, by default (decision 26)."""
+    has_int8_layers: ClassVar[bool] = False
+    """True if its layers can be computed in int8."""
     has_pooler: ClassVar[bool] = False
     """True if pre-training trains a pooler, which sequence-level heads then reuse; otherwise these heads read the state
     of [CLS] directly."""

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import linear
+from bertwright.kernels.int8_linear import Int8Weight, int8_linear, quantize_weight
 from bertwright.models.packing import Packing
 
 
@@ -18,6 +19,23 @@ class Linear(nn.Linear):
     def matmul(self, x: Tensor) -> Tensor:
         """Compute x Wᵀ, for callers whose next kernel adds the bias."""
         return linear(x, self.weight)
+
+
+class Int8Linear(nn.Module):
+    """A dense layer for inference whose weight is int8, made of one in float32; states stay float32."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight: Int8Weight = quantize_weight(layer.weight.detach())
+        self.bias = layer.bias
+        self.eval()  # as the model that it becomes part of
+
+    def forward(self, x: Tensor) -> Tensor:
+        return int8_linear(x, self.weight, self.bias)
+
+    def matmul(self, x: Tensor) -> Tensor:
+        """Compute x Wᵀ, for callers whose next kernel adds the bias."""
+        return int8_linear(x, self.weight)
 
 
 def make_dropout(module: nn.Module, rate: float, packing: Packing, positions: Tensor | None = None) -> Dropout | None:

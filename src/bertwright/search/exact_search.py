@@ -2,6 +2,7 @@
 
 A float32 product differs in its last bits with the number of threads and rows. It only selects candidates, with a
 margin above its rounding; sums in float64, one per pair, give the order. So results are the same bytes on every run.
+A few queries select among int8 vectors by sums of whole numbers, which read the vectors as they are.
 
 Q queries, B vectors of a block, N vectors in all, D numbers per vector, C candidates, k nearest vectors.
 """
@@ -13,12 +14,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertwright.search.int8_scores import RoundedQuery, round_query, score_int8
+
 Vectors = npt.NDArray[np.float32]
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 BLOCK = 8_192  # vectors per matrix product
+INT8_BLOCK = 65_536  # vectors per call of the kernel in int8, which copies none
 QUERIES = 256  # queries that share the read of a block
+FEW = 8  # queries; more are faster by a matrix product
 PAIRS = 65_536  # candidates that are scored again at a time: bounds memory
 
 
@@ -59,11 +64,19 @@ def _search(queries: Vectors, vectors: npt.NDArray[np.generic], k: int, scales: 
     best = _empty(len(queries), k)
     # Twice the error of a float32 sum of D products, on both sides of the comparison.
     margins = 4 * queries.shape[1] * np.finfo(np.float32).eps * np.linalg.norm(queries, axis=1)
-    for first in range(0, len(vectors), BLOCK):
-        block = np.asarray(vectors[first : first + BLOCK])
-        products = queries @ block.astype(np.float32, copy=False).T  # Q B
+    rounded: list[RoundedQuery] = []
+    if vectors.dtype == np.int8 and len(queries) <= FEW and np.isfinite(queries).all():
+        rounded = [round_query(query) for query in queries]
+        margins = margins + 2 * np.array([query.error for query in rounded], np.float32)
+    size = INT8_BLOCK if rounded else BLOCK
+    for first in range(0, len(vectors), size):
+        block = np.asarray(vectors[first : first + size])
+        if rounded:
+            products = np.stack([score_int8(query, block) for query in rounded])  # Q B
+        else:
+            products = queries @ block.astype(np.float32, copy=False).T
         if scales is not None:
-            products *= scales[first : first + BLOCK]
+            products *= scales[first : first + size]
         floors = best.scores[:, -1]
         if len(block) > k and not np.isfinite(floors).all():
             floors = np.maximum(floors, np.partition(products, len(block) - k, axis=1)[:, len(block) - k])

@@ -10,7 +10,7 @@ from typing import Literal
 from bertwright.base.optional import check_installed
 from bertwright.base.settings import Positional, check_limit, check_minimum, check_not_str, check_range
 from bertwright.interop.model_files import check_model
-from bertwright.training.device_settings import DeviceSettings
+from bertwright.training.device_settings import InferenceDeviceSettings
 
 PACKAGES = ("msgspec", "prometheus_client", "starlette", "uvicorn")
 KEY_VARIABLE = "BERTWRIGHT_API_KEY"
@@ -66,7 +66,7 @@ class ServeSettings:
     log: Literal["errors", "requests", "texts"] = "errors"
     """requests: a line for each; texts: with its body."""
     limits: LimitSettings = field(default_factory=LimitSettings)
-    device: DeviceSettings = field(default_factory=DeviceSettings)
+    device: InferenceDeviceSettings = field(default_factory=InferenceDeviceSettings)
 
     def __post_init__(self) -> None:
         check_not_str(self, "models", "examples", "allow_hosts", "allow_origins")

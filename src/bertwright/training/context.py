@@ -90,7 +90,7 @@ def select_device(settings: DeviceSettings) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
-def select_dtype(settings: DeviceSettings) -> Literal["float32", "bfloat16"]:
+def select_dtype(settings: DeviceSettings) -> Literal["float32", "bfloat16", "int8"]:
     """Return the name of the dtype; `auto` depends on this machine."""
     if settings.dtype != "auto":
         return settings.dtype
@@ -125,8 +125,7 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
             stack.enter_context(_deterministic_algorithms())
             stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state(device), device)  # dropout seeds it
         stack.enter_context(process_group(ranks, device))
-        dtype = torch.bfloat16 if select_dtype(settings) == "bfloat16" else torch.float32
-        yield ExecutionContext(device, dtype, threads, rank, ranks)
+        yield ExecutionContext(device, getattr(torch, select_dtype(settings)), threads, rank, ranks)
 
 
 @contextmanager

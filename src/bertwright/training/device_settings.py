@@ -25,3 +25,14 @@ class DeviceSettings:
     def __post_init__(self) -> None:
         check_choice(self, "device", "dtype")
         check_range(self, 1, MAX_THREADS, "threads")
+
+
+@dataclass(frozen=True)
+class InferenceDeviceSettings(DeviceSettings):
+    """Device to compute on, without training."""
+
+    dtype: Literal["auto", "float32", "bfloat16", "int8"] = "auto"  # type: ignore[assignment]
+    """Dtype of states and matrix products; weights, LayerNorm, softmax and losses stay float32. auto: bfloat16 where it
+    is faster (GPUs since Ampere, CPUs with AMX, AMD's with AVX512-BF16, ARM's with BFMMLA), else float32. int8: the
+    linear layers of a BERT, RoBERTa, DistilBERT, ELECTRA, ALBERT or MPNet in int8, on a CPU with AVX2 or more;
+    bertwright quantize checks first what that costs."""

@@ -1,8 +1,31 @@
 // Emulation of the AVX-512, AVX512-BF16 and AMX intrinsics that the kernels use, for processors without them.
 //
-// Compile with -I of this folder, -D__AVX512F__=1, and as wanted -D__AVX512BF16__=1, -D__AMX_BF16__=1. Misaligned
-// streaming stores and tile registers that were not configured or not written end the process.
+// Compile with -I of this folder, -D__AVX512F__=1, and as wanted -D__AVX512VNNI__=1, -D__AVX512BF16__=1,
+// -D__AMX_BF16__=1; or with -D__AVXVNNI__=1 alone, for AVX-VNNI, beside the processor's own AVX2. Misaligned streaming
+// stores and tile registers that were not configured or not written end the process.
 #pragma once
+#include <cstdint>
+
+namespace emulation {
+inline int clamp_to_16_bits(int x) { return x < -32768 ? -32768 : x > 32767 ? 32767 : x; }
+// c + the four products of bytes in each lane, of a unsigned and of b signed.
+template <class V> inline V add_products_of_bytes(V c, V a, V b) {
+    int32_t sums[sizeof(V) / 4];
+    uint8_t left[sizeof(V)];
+    int8_t right[sizeof(V)];
+    __builtin_memcpy(sums, &c, sizeof c), __builtin_memcpy(left, &a, sizeof a), __builtin_memcpy(right, &b, sizeof b);
+    for (unsigned i = 0; i < sizeof(V); i++) sums[i / 4] += left[i] * right[i];
+    __builtin_memcpy(&c, sums, sizeof c);
+    return c;
+}
+}  // namespace emulation
+
+#ifndef __AVX512F__
+#undef __AVXVNNI__
+#include_next <immintrin.h>
+#define __AVXVNNI__ 1
+#define _mm256_dpbusd_avx_epi32 emulation::add_products_of_bytes<__m256i>
+#else
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -74,6 +97,35 @@ static inline __m512i _mm512_set1_epi32(int value) {
     __m512i x;
     memcpy(&x, words, sizeof x);
     return x;
+}
+static inline __m512i _mm512_cvtps_epi32(__m512 x) {
+    int words[emulation::LANES];
+    for (int i = 0; i < emulation::LANES; i++)
+        words[i] = std::fabs(x[i]) < 2147483648.0f ? (int)std::nearbyint(x[i]) : INT32_MIN;  // also NaN
+    __m512i y;
+    memcpy(&y, words, sizeof y);
+    return y;
+}
+static inline __m512i _mm512_dpbusd_epi32(__m512i c, __m512i a, __m512i b) {
+    return emulation::add_products_of_bytes(c, a, b);
+}
+static inline __m512i _mm512_maddubs_epi16(__m512i a, __m512i b) {
+    uint8_t left[64];
+    int8_t right[64];
+    int16_t sums[32];
+    memcpy(left, &a, sizeof left), memcpy(right, &b, sizeof right);
+    for (int i = 0; i < 32; i++)
+        sums[i] = (int16_t)emulation::clamp_to_16_bits(left[2 * i] * right[2 * i] + left[2 * i + 1] * right[2 * i + 1]);
+    memcpy(&a, sums, sizeof a);
+    return a;
+}
+static inline __m512i _mm512_madd_epi16(__m512i a, __m512i b) {
+    int16_t left[32], right[32];
+    int32_t sums[16];
+    memcpy(left, &a, sizeof left), memcpy(right, &b, sizeof right);
+    for (int i = 0; i < 16; i++) sums[i] = left[2 * i] * right[2 * i] + left[2 * i + 1] * right[2 * i + 1];
+    memcpy(&a, sums, sizeof a);
+    return a;
 }
 static inline __m512 _mm512_rcp14_ps(__m512 x) {
     for (int i = 0; i < emulation::LANES; i++) {
@@ -179,3 +231,4 @@ extern "C" inline long emulated_syscall(long, ...) noexcept {
     return granted && *granted == '0' ? -1 : 0;
 }
 #endif
+#endif  // __AVX512F__

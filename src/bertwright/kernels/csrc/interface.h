@@ -17,6 +17,7 @@ template <class T> struct TypeName<T*> {
 NAME_TYPE(void)
 NAME_TYPE(float)
 NAME_TYPE(double)
+NAME_TYPE(int8_t)
 NAME_TYPE(uint8_t)
 NAME_TYPE(int32_t)
 NAME_TYPE(uint32_t)

@@ -6,6 +6,7 @@
 #include "embedding.h"
 #include "encoder.h"
 #include "gelu.h"
+#include "int8_encoder.h"
 #include "lstm.h"
 #include "out_of_memory.h"
 #include "rotary.h"
@@ -224,6 +225,31 @@ int64_t lstm_backward(const LstmArgs* args, const LstmBackward* tensors, int64_t
 }
 #endif
 
+#if HAS_INT8
+const char* int8_isa_name() { return INT8_ISA; }
+
+int64_t int8_panel_bytes(int64_t depth, int64_t columns, int64_t* bytes, int64_t) {
+    *bytes = panel_bytes(depth, columns);
+    return 0;
+}
+
+int64_t int8_pack(const int8_t* weight, int8_t* panels, int64_t depth, int64_t columns, int64_t) {
+    pack_int8(weight, panels, depth, columns);
+    return 0;
+}
+
+// `activation`: a number of `enum Activation`.
+int64_t int8_linear(const float* x, const Int8Layer* layer, int64_t activation, float* y, int64_t rows,
+                    int64_t threads) {
+    return status_of([&] { ::int8_linear(x, *layer, activation, y, rows, threads); });
+}
+
+int64_t int8_encoder(const Int8EncoderArgs* args, const Int8Layer* layers, const float* const* norms,
+                     const float* hidden, float* y, int64_t threads) {
+    return status_of([&] { ::int8_encoder(*args, layers, norms, hidden, y, threads); });
+}
+#endif
+
 }  // extern "C"
 }  // namespace c_api
 
@@ -234,6 +260,10 @@ NAME_TYPE(AdamStep)
 NAME_TYPE(AttentionArgs)
 NAME_TYPE(SkipGramArgs)
 NAME_TYPE(GloveArgs)
+#if HAS_INT8
+NAME_TYPE(Int8EncoderArgs)
+NAME_TYPE(Int8Layer)
+#endif
 #define FUNCTION(name) describe_function(#name, c_api::name)
 #if HAS_BF16_ISA
 NAME_TYPE(EncoderArgs)
@@ -262,6 +292,10 @@ extern "C" const char* describe_interface() {
         FUNCTION(encoder_forward) + FUNCTION(encoder_backward) + DESCRIBE_STRUCTURE(LstmArgs, LSTM_ARGS) +
         DESCRIBE_STRUCTURE(LstmForward, LSTM_FORWARD) + DESCRIBE_STRUCTURE(LstmBackward, LSTM_BACKWARD) +
         FUNCTION(lstm_forward) + FUNCTION(lstm_backward)
+#endif
+#if HAS_INT8
+        + DESCRIBE_STRUCTURE(Int8EncoderArgs, INT8_ENCODER_ARGS) + DESCRIBE_STRUCTURE(Int8Layer, INT8_LAYER) +
+        FUNCTION(int8_panel_bytes) + FUNCTION(int8_pack) + FUNCTION(int8_linear) + FUNCTION(int8_encoder)
 #endif
         ;
     return text.c_str();

@@ -4,6 +4,15 @@
 
 #if defined(__AVX512F__)
 #define HAS_AVX512 1
+#endif
+#if defined(__AVX512VNNI__)
+#define HAS_AVX512_VNNI 1
+#endif
+#if defined(__AVXVNNI__)
+#define HAS_AVX_VNNI 1
+#endif
+#if defined(__AVX512F__) || defined(__AVX2__)
+#define HAS_INT8 1
 #if !defined(__clang__)  // false alarms in GCC 12's own header (PR 105593)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -92,6 +92,7 @@ class GptEncoder(BertEncoder):
     """GPT's embeddings and Transformer layers; its initial weights are a function of the seed."""
 
     model_type: ClassVar[str] = "openai-gpt"
+    has_int8_layers: ClassVar[bool] = False
     fits_new_heads: ClassVar[bool] = False
     has_pooler: ClassVar[bool] = False
     embeddings_type: ClassVar[type[nn.Module]] = GptEmbeddings

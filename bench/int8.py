@@ -1,0 +1,66 @@
+"""all-MiniLM-L6-v2 in int8 beside float32: short texts in arrival order, mixed lengths, and the latency of one text.
+
+    python bench/int8.py DATA [--texts 1000] [--rounds 5] [--threads 2]
+
+Short texts are sentences of STS-B, mixed ones cut or joined from them to 4 to 250 words, 32 a call. In one process,
+contenders in turn, tokenization included. A line of bench/results/int8.jsonl records the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import bertwright
+from embedding import DEFAULT, Array, pairs
+from environment import RESULTS, commit, describe_machine, make_parser, minilm, take_turns, use_threads
+
+
+def by_calls(embed: Callable[[Sequence[str]], Array], texts: Sequence[str]) -> Array:
+    """Embed texts in arrival order, 32 a call."""
+    return np.concatenate([embed(texts[begin : begin + DEFAULT]) for begin in range(0, len(texts), DEFAULT)])
+
+
+def mixed(texts: Sequence[str]) -> list[str]:
+    """Return a quarter as many texts, of 4 to 250 words."""
+    words, rng = " ".join(texts).split(), np.random.default_rng(0)
+    return [" ".join(words[first : first + rng.integers(4, 250)]) for first in range(0, 16 * len(texts) // 4, 16)]
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--texts", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    chosen = parser.parse_args()
+    use_threads(chosen.threads)
+    warnings.simplefilter("ignore")
+    short = [text for *both, _ in pairs(chosen.data / "glue" / "STS-B" / "train.tsv") for text in both][: chosen.texts]
+    models = {name: bertwright.load(minilm(), "cpu", dtype=name).embed for name in ("float32", "int8")}
+    figures = {}
+    for load, texts in (("short", short), ("mixed", mixed(short)), ("one text", [" ".join(["word"] * 14)])):
+        runs = {name: partial(by_calls, embed, texts) for name, embed in models.items()}
+        vectors = {name: run() for name, run in runs.items()}  # warm-up
+        seconds = take_turns(runs, chosen.rounds * (20 if len(texts) == 1 else 1))
+        cosines = (vectors["float32"] * vectors["int8"]).sum(1)
+        figures[load] = {
+            "texts": len(texts),
+            "seconds": {name: round(statistics.median(values), 5) for name, values in seconds.items()},
+            "ratio": round(statistics.median(np.divide(seconds["float32"], seconds["int8"]).tolist()), 3),
+            "cosine, first percentile": round(float(np.percentile(cosines, 1)), 5),
+        }
+        print(load, figures[load], flush=True)
+    record = {"machine": describe_machine(chosen.threads), "commit": commit(), "figures": figures}
+    with (RESULTS / "int8.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Linear layers in int8 on a CPU, for inference: int8 weights, and activations that are rounded row by row.
+
+Weights have a scale per output and 129 levels, half of int8's range: two products of AVX2's instruction then fit into
+16 bits, and all instruction sets have the same integers. A row of activations has 256 levels between its smallest and
+its largest number. Sums of integers are exact, so that a row's result does not depend on the other rows (decision 32).
+
+T tokens, R tokens whose states leave the last layer, K depth, O outputs, H hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertwright.kernels import reference
+from bertwright.kernels.attention import check_sequences, head_size_vectorizable
+from bertwright.kernels.ffi import call, check, check_range, int8_isa, new_float32
+from bertwright.kernels.reference import WEIGHT_LEVELS, LayerNormParams
+
+ACTIVATIONS = ("", "gelu", "gelu_tanh", "relu")  # `enum Activation` in csrc/int8_linear.h
+MAX_DEPTH = 1 << 16  # the sum of so many products of bytes fits into 32 bits
+
+
+class Int8Weight(NamedTuple):
+    """A linear layer's weight in int8; without native kernels `values` are O × K, else panels of them."""
+
+    values: Tensor
+    scales: Tensor  # O float32
+    sums: Tensor  # O int32: sums of the whole numbers of each output
+    depth: int
+    is_packed: bool
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.scales)
+
+
+def quantize_weight(weight: Tensor) -> Int8Weight:
+    """Round a weight, O × K float32, to int8. Raises ValueError for numbers that are not finite."""
+    scales = weight.abs().amax(1).float() / WEIGHT_LEVELS
+    if not bool(scales.isfinite().all()):
+        raise ValueError("int8: expected finite weights, got an infinity or NaN; use another dtype")
+    check(weight.shape[1] <= MAX_DEPTH, "int8: expected at most {} inputs, got {}", MAX_DEPTH, weight.shape[1])
+    values = (weight / torch.where(scales == 0, 1, scales)[:, None]).round().to(torch.int8).contiguous()
+    sums = values.sum(1, dtype=torch.int32)
+    if int8_isa() is None:
+        return Int8Weight(values, scales, sums, weight.shape[1], False)
+    size = torch.empty(1, dtype=torch.int64)
+    call("int8_panel_bytes", weight.shape[1], len(weight), size)
+    panels = torch.empty(int(size), dtype=torch.int8)
+    call("int8_pack", values, panels, weight.shape[1], len(weight))
+    return Int8Weight(panels, scales, sums, weight.shape[1], True)
+
+
+def int8_linear(x: Tensor, weight: Int8Weight, bias: Tensor | None = None, activation: str = "") -> Tensor:
+    """Compute activation(x · weightᵀ + bias), T K float32 → T O, from x in 8 bits; for ACTIVATIONS."""
+    check(x.ndim == 2 and x.shape[1] == weight.depth, "int8_linear: got {} for {} inputs", x.shape, weight.depth)
+    check(x.dtype == torch.float32, "int8_linear: expected float32, got {}", x.dtype)
+    check(bias is None or bias.shape == (weight.num_outputs,), "int8_linear: got a bias of another size")
+    check(activation in ACTIVATIONS, "int8_linear: expected one of {}, got {}", ACTIVATIONS, activation)
+    if not weight.is_packed:
+        return reference.int8_linear(x, weight.values, weight.scales, bias, activation)
+    y = new_float32(len(x), weight.num_outputs)
+    call("int8_linear", x.contiguous(), make_layer(weight, bias), ACTIVATIONS.index(activation), y, len(x))
+    return y
+
+
+class Int8Layer(NamedTuple):
+    """The fields of `struct Int8Layer` in csrc/int8_linear.h."""
+
+    panels: Tensor
+    scales: Tensor
+    sums: Tensor
+    bias: Tensor | None
+    depth: int
+    columns: int
+
+
+def make_layer(weight: Int8Weight, bias: Tensor | None) -> Int8Layer:
+    """Combine a weight in panels and a bias for the kernels."""
+    return Int8Layer(*weight[:3], bias, weight.depth, weight.num_outputs)
+
+
+LINEAR_NAMES = ("qkv", "attention_output", "intermediate", "output")  # of an encoder's layer
+
+
+class Int8EncoderArgs(NamedTuple):
+    """The fields of `struct Int8EncoderArgs` in csrc/int8_encoder.h."""
+
+    cu_seqlens: Tensor  # B + 1 int32
+    positions: Tensor | None  # R int64
+    bias: Tensor | None  # A (2 reach + 1) float32, added to attention's scores by the distance of key and query
+    reach: int
+    sequences: int
+    num_layers: int
+    has_positions: bool
+    tokens: int
+    selected: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    causal: bool
+    activation: int
+    eps: float
+
+
+def int8_encoder(
+    hidden: Tensor, layers: Sequence[Int8Layer], norms: Sequence[LayerNormParams], args: Int8EncoderArgs
+) -> Tensor:
+    """Compute all layers of an encoder in one native call, T H float32 → R H.
+
+    `layers`: four for each layer of the encoder, in the order of LINEAR_NAMES; `norms`: two for each.
+    """
+    size, inner = args.hidden_size, args.intermediate_size
+    check(hidden.shape == (args.tokens, size), "int8_encoder: got {} for {} tokens", hidden.shape, args.tokens)
+    head_size, rest = divmod(size, args.num_heads)
+    check(not rest and head_size_vectorizable(head_size), "int8_encoder: got heads of size {}", head_size)
+    expected = [(size, 3 * size), (size, size), (size, inner), (inner, size)] * args.num_layers
+    shapes = [(layer.depth, layer.columns) for layer in layers]
+    check(shapes == expected, "int8_encoder: expected layers {}, got {}", expected, shapes)
+    vectors = [tensor for norm in norms for tensor in norm[:2]]
+    fits = len(norms) == 2 * args.num_layers and all(vector.shape == (size,) for vector in vectors)
+    check(fits and all(layer.bias is not None for layer in layers), "int8_encoder: a LayerNorm or bias does not fit")
+    check_sequences(args.cu_seqlens, args.tokens)
+    if args.positions is not None:
+        check_range("int8_encoder", args.positions, args.tokens)
+    y = new_float32(args.selected, size)
+    call("int8_encoder", args, list(layers), vectors, hidden.contiguous(), y)
+    return y

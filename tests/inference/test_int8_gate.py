@@ -1,0 +1,54 @@
+"""The limits of int8 on hand-made answers and vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bertwright.inference.int8_gate import Verdict, first_percentile, judge_predictions, judge_vectors, list_answers
+from bertwright.tasks.classification import LabelPrediction
+
+
+def predictions(labels: str) -> list[LabelPrediction]:
+    return [LabelPrediction(label, {label: 1.0}) for label in labels]
+
+
+def test_gate_within_limits_passes() -> None:
+    verdict = judge_predictions("accuracy", (0.9, 0.896), (predictions("ab" * 50), predictions("ab" * 50)), 0.5)
+    assert verdict.passed
+    assert verdict.to_record() == {
+        "metric": "accuracy", "float32": 0.9, "int8": 0.896, "max_drop": 0.5, "agreement": 1.0
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("verdict", "named"),
+    [
+        (Verdict("f1", 0.9, 0.89, 0.5), "f1 1.00 points"),
+        (Verdict("f1", 0.9, float("nan"), 0.5), "f1 nan"),
+        (judge_predictions("f1", (0.9, 0.9), (predictions("ab"), predictions("aa")), 0.5), "equal answers 0.5"),
+        (judge_vectors("ndcg", (0.9, 0.9), np.eye(2, dtype="f"), np.eye(2, dtype="f")[::-1], 0.3), "cosines 0.0"),
+    ],
+)
+def test_gate_beyond_a_limit_names_it(verdict: Verdict, named: str) -> None:
+    (words,) = verdict.missed
+    assert named in words
+
+
+def test_agreement_of_numbers_is_not_asked() -> None:
+    assert judge_predictions("pearson", (0.9, 0.9), ([0.1, 0.2], [0.1, 0.25]), 0.5).agreement is None
+
+
+def test_answers_of_tagging_are_words() -> None:
+    from bertwright.tasks.tagging import TagPrediction
+
+    assert list_answers([TagPrediction(("a", "b"), ("O", "B-X"), (1.0, 1.0), ())]) == ["O", "B-X"]
+
+
+def test_first_percentile_ignores_one_in_a_hundred() -> None:
+    good = np.tile(np.float32([1, 0]), (200, 1))
+    other = good.copy()
+    other[0] = [0, 1]
+    assert first_percentile(good, other) == 1
+    other[:3] = [0, 1]
+    assert first_percentile(good, other) == 0

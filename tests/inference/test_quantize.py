@@ -1,0 +1,102 @@
+"""Models in int8: the same answers in any batch, the gate before they are written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import bertwright
+from bertwright.inference.attention_weights import pack_segments
+from bertwright.inference.bert import Bert
+from bertwright.inference.int8_model import RECORD, quantize_layers
+from bertwright.inference.quantize import GateError, QuantizeSettings, quantize
+from bertwright.kernels import int8_linear
+from bertwright.models.encoder import EncoderModel
+from bertwright.tasks.classification import Classification
+from bertwright.tasks.task import AnyTask
+
+TEXTS = ["the good film", "bad", "the film is good and the other film is bad", "film " * 30]
+
+MakeModel = Callable[[AnyTask], Bert]
+
+
+@pytest.fixture
+def folder(make_task_model: MakeModel, tmp_path: Path) -> Path:
+    """A classifier with random weights and a dev file of its own predictions, so that it is always right."""
+    model = make_task_model(Classification(labels=("a", "b")))
+    model.save(tmp_path / "model")
+    labels = [prediction.label for prediction in model.classify(TEXTS)]
+    rows = "".join(f"{label}\t{text}\n" for label, text in zip(labels, TEXTS, strict=True))
+    (tmp_path / "dev.tsv").write_text(f"label\ttext\n{rows}", encoding="utf-8")
+    return tmp_path
+
+
+def settings(folder: Path) -> QuantizeSettings:
+    return QuantizeSettings(str(folder / "model"), folder / "int8", dev=(str(folder / "dev.tsv"),), threads=1)
+
+
+def test_quantized_folder_loads_without_a_notice(folder: Path, recwarn: pytest.WarningsRecorder) -> None:
+    verdict = quantize(settings(folder))
+    assert verdict.passed
+    model = bertwright.load(folder / "int8", "cpu", dtype="int8")
+    assert not [warning for warning in recwarn if "gate" in str(warning.message)]
+    record = json.loads((folder / "int8" / RECORD).read_text(encoding="utf-8"))
+    assert record["gate"]["metric"] == "accuracy"
+    float32 = bertwright.load(folder / "model", "cpu")
+    for one, other in zip(model.classify(TEXTS), float32.classify(TEXTS), strict=True):
+        assert one.label == other.label
+        assert one.probabilities["a"] == pytest.approx(other.probabilities["a"], abs=0.05)
+    with pytest.raises(ValueError, match="in int8"):
+        model.save(folder / "again")
+
+
+def test_gate_that_is_missed_twice_writes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(int8_linear, "WEIGHT_LEVELS", 0.5)  # almost nothing is left of the weights
+    (folder / "dev.tsv").write_text("label\ttext\na\tthe good film\nb\tbad\n", encoding="utf-8")
+    monkeypatch.setattr("bertwright.inference.int8_gate.MIN_AGREEMENT", 1.5)
+    with pytest.raises(GateError, match="nothing is written"):
+        quantize(settings(folder))
+    assert not (folder / "int8").exists()
+
+
+def test_folder_without_a_gate_is_loaded_with_a_notice(folder: Path) -> None:
+    with pytest.warns(UserWarning, match="bertwright quantize"):
+        bertwright.load(folder / "model", "cpu", dtype="int8")
+
+
+def test_record_of_other_weights_is_refused(folder: Path) -> None:
+    quantize(settings(folder))
+    path = folder / "int8" / RECORD
+    (folder / "int8" / "checksums.json").unlink()
+    for changed in ({"weights": "00000000"}, {"float32_layers": ["../x"]}, {"float32_layers": 3}):
+        path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changed), encoding="utf-8")
+        with pytest.raises(ValueError, match=RECORD):
+            bertwright.load(folder / "int8", "cpu", dtype="int8")
+
+
+@pytest.mark.filterwarnings("ignore:.*int8 without a gate")
+def test_text_alone_and_in_a_batch_has_the_same_bytes(folder: Path) -> None:
+    model = bertwright.load(folder / "model", "cpu", dtype="int8")
+    model = Bert(EncoderModel(model.model.encoder), model.tokenizer)
+    together = model.embed(TEXTS)
+    assert np.array_equal(np.stack([model.embed(text) for text in TEXTS]), together)
+
+
+def test_native_call_equals_layer_by_layer(make_task_model: MakeModel) -> None:
+    model = make_task_model(Classification(labels=("a", "b")))
+    encoder = model.model.encoder
+    quantize_layers(encoder)
+    batch = pack_segments([TEXTS[2]], model.tokenizer)
+    with torch.inference_mode():
+        one_call, layers = encoder(batch), encoder.hidden_states(batch, [encoder.config.num_layers])[0]
+    torch.testing.assert_close(one_call, layers, rtol=1e-3, atol=1e-3)
+
+
+def test_unknown_dtype_is_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match="dtype"):
+        bertwright.load(folder / "model", "cpu", dtype="int4")  # type: ignore[arg-type]
