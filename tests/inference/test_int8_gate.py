@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertwright.inference.int8_gate import Verdict, first_percentile, judge_predictions, judge_vectors, list_answers
+from bertwright.inference.int8_gate import (
+    Measured,
+    Verdict,
+    first_percentile,
+    judge,
+    judge_predictions,
+    judge_vectors,
+    list_answers,
+)
 from bertwright.tasks.classification import LabelPrediction
 
 
@@ -52,3 +60,14 @@ def test_first_percentile_ignores_one_in_a_hundred() -> None:
     assert first_percentile(good, other) == 1
     other[:3] = [0, 1]
     assert first_percentile(good, other) == 0
+
+
+def test_the_gate_of_vectors_asks_for_the_first_percentile_of_the_cosines() -> None:
+    vectors = np.tile(np.array([[1.0, 0.0]], np.float32), (100, 1))
+    turned = vectors.copy()
+    turned[:3] = [0.9, 0.436]
+    reference, candidate = (Measured("spearman", 0.8, (), given) for given in (vectors, turned))
+    assert judge(reference, reference, None).passed
+    assert not judge(reference, candidate, None).passed
+    assert not judge(reference, reference._replace(score=0.796), None).passed  # 0.4 points, of 0.3
+    assert judge(reference, reference._replace(score=0.796), 0.5).passed

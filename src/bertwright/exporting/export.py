@@ -15,7 +15,6 @@ from bertwright.base.files import digest_file, write_json, write_text
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.exporting.export_graph import OPSET, NamedGraph, make_graph, write_onnx
 from bertwright.exporting.export_settings import ExportSettings, check_inputs
-from bertwright.exporting.gate import GateResult, compare, measure, read_dev
 from bertwright.exporting.parity import check_parity
 from bertwright.exporting.quantize import (
     CALIBRATION,
@@ -30,6 +29,7 @@ from bertwright.exporting.quantize import (
 from bertwright.exporting.run_program import make_runner
 from bertwright.inference.bert import Bert, open_model
 from bertwright.inference.exported_folder import FILES, LOGITS, MASKED_LM, REPORT, SESSIONS, VECTOR
+from bertwright.inference.int8_gate import Verdict, judge, measure, read_dev
 from bertwright.interop.checksums import write_checksums
 from bertwright.interop.model_files import CLASSES, CONFIG, model_folder, new_folder
 from bertwright.interop.sentence_modules import write_sentence_modules
@@ -37,6 +37,7 @@ from bertwright.tables.text_roles import read_text_table
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.task_folder import TASK_FILE
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 
 COSTED = 32  # sequences on which the cost of single layers is measured
@@ -113,7 +114,7 @@ def _quantize(settings: ExportSettings, bert: Bert, work: _Work, reporter: Repor
     """
     if work.report["kind"] == MASKED_LM:
         raise ValueError(f"--int8: {settings.model} is a masked LM, which no dev file scores; fine-tune it first")
-    dev = read_dev(bert, str(settings.dev))
+    dev = read_dev(bert, [str(settings.dev)], TaskOptions())
     half_range = not has_vnni() if settings.half_range is None else settings.half_range
     reference = measure(bert, dev)
     encoded = encode_calibration(bert, settings.calibrate, dev.examples if dev.task else reference.texts)
@@ -123,9 +124,9 @@ def _quantize(settings: ExportSettings, bert: Bert, work: _Work, reporter: Repor
         quantize_graph(work.source, work.path, arrays, layers, half_range)
         _write_report(work.folder, work.path, work.report)
 
-    def pass_gate(layers: Sequence[str]) -> GateResult:
+    def pass_gate(layers: Sequence[str]) -> Verdict:
         build(layers, calibration)
-        result = compare(reference, measure(open_model(work.folder, "cpu", torch.float32), dev), settings.max_drop)
+        result = judge(reference, measure(open_model(work.folder, "cpu", torch.float32), dev), settings.max_drop)
         reporter.record(Line(f"{len(layers)} of {len(names)} layers in int8: {result}", "minor"))
         return result
 
@@ -143,13 +144,13 @@ def _quantize(settings: ExportSettings, bert: Bert, work: _Work, reporter: Repor
     if not result.passed:
         shares = ", ".join(f"{name} {cost:.3f}" for name, cost in costs.items())
         raise ValueError(
-            f"--int8: expected at most {result.figures['points allowed']} points lost and equal answers on "
-            f"{settings.dev}, got {result}, with {len(quantized)} of {len(names)} layers in int8; nothing was written. "
+            f"--int8: {settings.dev}: {'; '.join(result.missed)}, with {len(quantized)} of {len(names)} layers in int8 "
+            f"({result}); nothing was written. "
             f"Errors by layer: {shares}. Export in float32, or allow more with --max-drop"
         )
     chosen = HALF if half_range else FULL
     summary = {"int8 layers": ", ".join(quantized), "weights": chosen, "gate": str(result)}
-    gate = result.figures | {"layers": quantized, "costs": costs, "weights": chosen, "dev": settings.dev}
+    gate = result.to_record() | {"layers": quantized, "costs": costs, "weights": chosen, "dev": settings.dev}
     versions = work.report["versions"] | {"nncf": version("nncf")}
     return {"numbers": "int8", "int8": gate, "summary": summary, "versions": versions}
 

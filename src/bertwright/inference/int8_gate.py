@@ -1,15 +1,21 @@
-"""The gate that an int8 model passes before it is written: its answers on a dev file beside those in float32.
+"""The gate that an int8 model passes before it is written: its answers on dev files beside those in float32.
 
-N examples or texts, H numbers per vector.
+`bertwright quantize` and `bertwright export --int8` share it. N examples or texts, H numbers per vector.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from bertwright.inference.bert import Bert
+    from bertwright.tasks.labeled_texts import LabeledTexts
+    from bertwright.tasks.task import AnyTask
+    from bertwright.tasks.task_types import TaskOptions
 
 Vectors = npt.NDArray[np.float32]
 
@@ -53,6 +59,11 @@ class Verdict(NamedTuple):
     def passed(self) -> bool:
         return not self.missed
 
+    def __str__(self) -> str:
+        equal = "" if self.agreement is None else f", {100 * self.agreement:.2f} % of the answers equal"
+        cosine = "" if self.cosine is None else f", first percentile of cosines {self.cosine:.4f}"
+        return f"{self.metric} {100 * self.float32:.2f} in float32, {100 * self.int8:.2f} in int8{equal}{cosine}"
+
     def to_record(self) -> dict[str, Any]:
         """Return what a folder records of the gate, without the figures that do not apply."""
         return {name: value for name, value in self._asdict().items() if value is not None}
@@ -60,6 +71,89 @@ class Verdict(NamedTuple):
 
 def _minimum(name: str, value: float | None, limit: float) -> tuple[str, bool]:
     return f"{name} {value}, at least {limit}", value is None or value >= limit
+
+
+class DevData(NamedTuple):
+    """Labeled dev files as a model reads them."""
+
+    task: AnyTask | None
+    """None: text vectors."""
+    examples: Any
+    """Examples of the task, or `LabeledTexts`."""
+
+
+class Measured(NamedTuple):
+    """What a model does on dev data."""
+
+    metric: str
+    score: float
+    predictions: Sequence[Any]
+    """Empty for text vectors."""
+    vectors: Vectors | None = None
+    texts: Sequence[str] = ()
+    """The texts of the vectors."""
+
+
+def read_dev(
+    bert: Bert, paths: Sequence[str], overrides: TaskOptions, split: str = "test", kind: str | None = None
+) -> DevData:
+    """Read dev files for a model. Raises ValueError for files without labels and for a model without a metric.
+
+    `split`, `kind`: of text vectors, as for `bertwright evaluate`.
+    """
+    from bertwright.tables.neighbours import join_as_glob
+    from bertwright.tasks.embedding import Embedding
+    from bertwright.tasks.labeled_texts import read_labeled_texts
+    from bertwright.tasks.task_data import within_positions
+
+    if bert.task_model is None or bert.sentence_modules is not None:
+        vectors = overrides.apply_to(Embedding())
+        assert isinstance(vectors, Embedding)
+        return DevData(None, read_labeled_texts(paths, vectors.table_options, split, kind))
+    task = within_positions(overrides.apply_to(bert.task_model.task), overrides, bert.config.max_positions)
+    examples = [example for path in join_as_glob(paths) for example in task.read(path)]
+    if not examples:
+        raise ValueError(f"{paths[0]}: no examples in it")
+    task.check(examples)
+    return DevData(task, examples)
+
+
+def measure(bert: Bert, dev: DevData) -> Measured:
+    """Predict dev data, and score the predictions."""
+    from bertwright.tasks.prediction import predict_chunks
+
+    task, examples = dev
+    if task is None:
+        return _measure_vectors(bert, examples)
+    chunks = predict_chunks(bert.model, task, bert.tokenizer, examples)
+    predictions = [prediction for chunk in chunks for prediction in chunk.predictions]
+    return Measured(task.metric, task.score(examples, predictions)[task.metric], predictions)
+
+
+def _measure_vectors(bert: Bert, data: LabeledTexts) -> Measured:
+    from bertwright.inference.text_vectors import embed_by_role
+    from bertwright.tasks.labeled_texts import score_vectors
+    from bertwright.tasks.unknown_rates import InputCounts
+
+    compute, vectors, texts = embed_by_role(bert, InputCounts()), list[Vectors](), list[str]()
+
+    def embed(given: Sequence[str], role: str) -> Vectors:
+        vectors.append(compute(given, role))
+        texts.extend(given)
+        return vectors[-1]
+
+    found = score_vectors(data, embed)
+    return Measured(found.metric, found.scores[found.metric], (), np.concatenate(vectors), texts)
+
+
+def judge(before: Measured, after: Measured, max_drop: float | None) -> Verdict:
+    """Compare a model in float32 and in int8; `max_drop` in points, None for the usual limit."""
+    scores = before.score, after.score
+    if before.vectors is not None and after.vectors is not None:
+        limit = MAX_VECTOR_DROP if max_drop is None else max_drop
+        return judge_vectors(before.metric, scores, before.vectors, after.vectors, limit)
+    limit = MAX_DROP if max_drop is None else max_drop
+    return judge_predictions(before.metric, scores, (before.predictions, after.predictions), limit)
 
 
 def judge_predictions(

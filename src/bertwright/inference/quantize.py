@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from bertwright.base.files import atomic_folder, check_absent
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_limit, check_not_str, check_range
-from bertwright.inference.int8_gate import MAX_DROP, MAX_VECTOR_DROP, Verdict, judge_predictions, judge_vectors
+from bertwright.inference.int8_gate import DevData, Measured, Verdict, judge, measure, read_dev
 from bertwright.interop.model_files import check_model, model_folder
 from bertwright.kernels.cpu import MAX_THREADS
-from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.text.sources import check_exist, check_unique
 from bertwright.training.device_settings import DeviceSettings
@@ -64,15 +59,6 @@ class GateError(RuntimeError):
     """A model that loses too much in int8."""
 
 
-class Measured(NamedTuple):
-    """A model's score on the dev files, with its predictions or its vectors."""
-
-    metric: str
-    score: float
-    predictions: list[Any] | None
-    vectors: npt.NDArray[np.float32] | None
-
-
 def check_inputs(settings: QuantizeSettings) -> None:
     """Check paths without torch."""
     check_absent(settings.output)
@@ -98,17 +84,17 @@ def quantize(settings: QuantizeSettings, reporter: Reporter = SILENT) -> Verdict
         bert = open_model(folder, context.device, context.dtype)
         encoder = bert.model.encoder
         check_int8(encoder, context.device, settings.model)
-        measure = prepare_measure(bert, settings)
+        dev = read_dev(bert, settings.dev, settings.overrides, settings.split, settings.kind)
         layers = linear_layers(encoder)
-        before, costs = measure_costs(bert, measure)
+        before, costs = measure_costs(bert, dev)
         quantize_layers(encoder)
-        verdict, back = judge(before, measure(), settings.max_drop), set[str]()
+        verdict, back = judge(before, measure(bert, dev), settings.max_drop), set[str]()
         report(reporter, verdict, costs, "all linear layers in int8")
         if not verdict.passed:
             back = {cost.layer for cost in costs[: -(-len(costs) // SHARE_BACK)]}
             for name in back:
                 replace_layer(encoder, name, layers[name])
-            verdict = judge(before, measure(), settings.max_drop)
+            verdict = judge(before, measure(bert, dev), settings.max_drop)
             report(reporter, verdict, costs, f"{len(back)} of {len(costs)} layers back in float32")
     if not verdict.passed:
         raise GateError(f"{settings.model}: int8 costs too much: {'; '.join(verdict.missed)}; nothing is written")
@@ -120,55 +106,7 @@ def quantize(settings: QuantizeSettings, reporter: Reporter = SILENT) -> Verdict
     return verdict
 
 
-def prepare_measure(bert: Bert, settings: QuantizeSettings) -> Callable[[], Measured]:
-    """Read the dev files; return a function that scores the model, as it is then, on them."""
-    from bertwright.tasks.prediction import predict_logits
-    from bertwright.tasks.task_data import within_positions
-
-    if bert.task_model is None or bert.sentence_modules is not None:
-        return prepare_vectors(bert, settings)
-    task = within_positions(
-        settings.overrides.apply_to(bert.task_model.task), settings.overrides, bert.config.max_positions
-    )
-    examples = [example for path in join_as_glob(settings.dev) for example in task.read(path)]
-    if not examples:
-        raise ValueError(f"{settings.dev[0]}: no examples in it")
-    task.check(examples)
-    encoded, network = task.encode(examples, bert.tokenizer, labeled=False), bert.task_model.model
-
-    def measure() -> Measured:
-        predictions = task.decode(examples, encoded, predict_logits(network, encoded))
-        return Measured(task.metric, task.score(examples, predictions)[task.metric], list(predictions), None)
-
-    return measure
-
-
-def prepare_vectors(bert: Bert, settings: QuantizeSettings) -> Callable[[], Measured]:
-    """Do what `prepare_measure` does, for text vectors."""
-    from bertwright.inference.text_vectors import embed_by_role
-    from bertwright.tasks.embedding import Embedding
-    from bertwright.tasks.labeled_texts import read_labeled_texts, score_vectors
-    from bertwright.tasks.unknown_rates import InputCounts
-
-    task = settings.overrides.apply_to(Embedding())
-    assert isinstance(task, Embedding)
-    texts = read_labeled_texts(settings.dev, task.table_options, settings.split, settings.kind)
-    embed = embed_by_role(bert, InputCounts())
-
-    def measure() -> Measured:
-        parts = []
-
-        def embed_and_store(batch: Any, role: str) -> npt.NDArray[np.float32]:
-            parts.append(embed(batch, role))
-            return parts[-1]
-
-        scored = score_vectors(texts, embed_and_store)
-        return Measured(scored.metric, scored.scores[scored.metric], None, np.concatenate(parts))
-
-    return measure
-
-
-def measure_costs(bert: Bert, measure: Callable[[], Measured]) -> tuple[Measured, list[LayerCost]]:
+def measure_costs(bert: Bert, dev: DevData) -> tuple[Measured, list[LayerCost]]:
     """Score the model in float32 and, on the way, measure the error of each layer in int8, largest first."""
     from bertwright.inference.int8_model import LayerCost, LayerProbe, linear_layers, replace_layer
 
@@ -178,7 +116,7 @@ def measure_costs(bert: Bert, measure: Callable[[], Measured]) -> tuple[Measured
     for name, probe in probes.items():
         replace_layer(encoder, name, probe)
     try:
-        before = measure()
+        before = measure(bert, dev)
     finally:
         for name, layer in layers.items():
             replace_layer(encoder, name, layer)
@@ -186,25 +124,10 @@ def measure_costs(bert: Bert, measure: Callable[[], Measured]) -> tuple[Measured
     return before, sorted(costs, key=lambda cost: -cost.error)
 
 
-def judge(before: Measured, after: Measured, max_drop: float | None) -> Verdict:
-    """Compare a model in float32 and in int8; `max_drop` in points, None for the usual limit."""
-    scores = before.score, after.score
-    if before.vectors is not None and after.vectors is not None:
-        limit = MAX_VECTOR_DROP if max_drop is None else max_drop
-        return judge_vectors(before.metric, scores, before.vectors, after.vectors, limit)
-    predictions = before.predictions or [], after.predictions or []
-    return judge_predictions(before.metric, scores, predictions, MAX_DROP if max_drop is None else max_drop)
-
-
 def report(reporter: Reporter, verdict: Verdict, costs: list[LayerCost], what: str) -> None:
     """Record the verdict and, if the gate is missed, which layers cost what."""
     reporter.record(Heading(what))
-    equal = "" if verdict.agreement is None else f", {100 * verdict.agreement:.2f} % of the answers equal"
-    cosine = "" if verdict.cosine is None else f", first percentile of cosines {verdict.cosine:.4f}"
-    figures = (
-        f"{verdict.metric} {100 * verdict.float32:.2f} in float32, {100 * verdict.int8:.2f} in int8{equal}{cosine}"
-    )
-    reporter.record(Line(f"{figures}: {'within the limits' if verdict.passed else 'missed'}"))
+    reporter.record(Line(f"{verdict}: {'within the limits' if verdict.passed else 'missed'}"))
     if not verdict.passed:
         rows = [(cost.layer, f"{100 * cost.error:.2f}") for cost in costs[:SHOWN]]
         reporter.record(Rows(("layer", "error in int8, %"), rows, texts=(0,)))

@@ -113,9 +113,10 @@ def fill_blocks(x: Tensor) -> Tensor:
     """Append rows of zeros to few rows in inference on a CPU, T H → T' H, where T' is a multiple of BLOCK_ROWS.
 
     MKL adds up in another order for one to three rows that are left of a thread's blocks. With whole blocks, the bits
-    of a row do not depend on the number of rows: a text alone has the same vector as in a batch.
+    of a row do not depend on the number of rows: a text alone has the same vector as in a batch. An exported graph is
+    for other libraries, and for any number of rows.
     """
-    if x.device.type != "cpu" or x.ndim != 2 or torch.is_grad_enabled():
+    if x.device.type != "cpu" or x.ndim != 2 or torch.is_grad_enabled() or torch.compiler.is_exporting():
         return x
     missing = -len(x) % BLOCK_ROWS if len(x) < FEW_ROWS * torch.get_num_threads() else 0
     return torch.cat([x, x.new_zeros(missing, x.shape[1])]) if missing else x
