@@ -105,7 +105,7 @@ def read_record(folder: Path, known: Collection[str]) -> list[str]:
         raise ValueError(f"{path}: expected float32_layers, a list of linear layers; run bertwright quantize again")
     if content.get("weights") != compute_checksum(folder / WEIGHTS):
         raise ValueError(
-            f"{path}: expected the record of the {WEIGHTS} beside it, got that of other weights; run bertwright "
+            f"{path}: expected the record of the {WEIGHTS} beside it, got a record of other weights; run bertwright "
             "quantize again, or delete it"
         )
     return layers

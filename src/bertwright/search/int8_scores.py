@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,7 @@ class RoundedQuery(NamedTuple):
     @property
     def error(self) -> float:
         """Bound of the error of a dot product with a vector of length 1, by the rounding of each number."""
-        return 0.5 * self.scale * len(self.values) ** 0.5
+        return 0.5 * self.scale * math.sqrt(len(self.values))
 
 
 def round_query(query: npt.NDArray[np.float32]) -> RoundedQuery:

@@ -90,8 +90,8 @@ def select_device(settings: DeviceSettings) -> torch.device:
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 
 
-def select_dtype(settings: DeviceSettings) -> Literal["float32", "bfloat16", "int8"]:
-    """Return the name of the dtype; `auto` depends on this machine."""
+def select_dtype(settings: DeviceSettings) -> Literal["float32", "bfloat16"]:
+    """Return the name of the dtype; `auto` depends on this machine. `InferenceDeviceSettings` may also name int8."""
     if settings.dtype != "auto":
         return settings.dtype
     return "bfloat16" if prefers_bfloat16(select_device(settings)) else "float32"
