@@ -19,6 +19,7 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.tasks.classification import Classification
+from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -75,6 +76,11 @@ def test_every_field_of_a_task_survives_a_round_trip(tmp_path, task):
     assert read_task(tmp_path / "m") == task
     found = load_task(tmp_path / "m")
     assert (found.task, found.model.head.spec, found.inferred) == (task, task.head, False)
+
+
+def test_a_task_without_a_metric_survives_a_round_trip(tmp_path):
+    write_task(tmp_path, Embedding())  # trained without dev examples, which would decide the metric
+    assert read_task(tmp_path) == Embedding()
 
 
 @pytest.mark.parametrize(

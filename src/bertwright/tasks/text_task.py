@@ -226,10 +226,8 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
                 "the field, use --quotes True"
             )
         if count := sum(bool(OF_WINDOWS.search(f"{example.text}{example.text_pair or ''}")) for example in examples):
-            warnings.append(
-                f"{count:,} examples contain control characters from U+0080 to U+009F; if quotes, dashes or € are in "
-                "their place in the file, use --encoding cp1252"
-            )
+            text = "control characters from U+0080 to U+009F; if they are quotes, dashes or €, use --encoding cp1252"
+            warnings.append(f"{count:,} examples contain {text}")
         if count := sum(SEP in example.text or SEP in (example.text_pair or "") for example in examples):
             hint = "" if self.text_pair else "; a pair's second text needs a column of its own (--text-pair)"
             warnings.append(f"{count:,} examples contain {SEP} in a text: it is read as plain characters{hint}")
