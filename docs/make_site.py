@@ -99,7 +99,7 @@ def read_title(page: Path) -> str:
 
 
 def make_navigation(source: Path) -> list[dict[str, list[dict[str, str]]]]:
-    """Return the sections with those of their pages that exist, each page once."""
+    """Return the sections with their pages that exist, each page once."""
     placed: set[Path] = set()
     navigation = []
     for section, patterns in SECTIONS.items():

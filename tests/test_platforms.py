@@ -24,7 +24,7 @@ if windows:
 """
 WORK = """
 from pathlib import Path
-import matplotlib.figure, polars, rich.progress, sklearn.model_selection, torch
+import huggingface_hub.repocard_data, matplotlib.figure, polars, rich.progress, sklearn.model_selection, torch
 import bertwright
 from bertwright import BertClassifier, CorpusSettings, EvaluateSettings, FinetuneSettings, LearnSettings, ModelSettings
 from bertwright import PredictSettings, PrepareSettings, PretrainSettings, TaskSettings, VocabularySettings

@@ -297,8 +297,10 @@ def test_files_are_opened_for_reading_by_one_helper() -> None:
         name = path.relative_to(root).as_posix()
         if not name.startswith(("base/", "kernels/")):
             found |= {name for mark in opened if mark in path.read_text(encoding="utf-8")}
-    # The package's own code, the error of an own process, an own temporary folder; and advice in a message.
-    assert found == {"interop/huggingface.py", "planning/plan.py", "estimators.py", "interop/weights.py"}
+    # The package's own code and page, the error of an own process, an own temporary folder; an advice in a message, and
+    # a program that is written.
+    own = {"interop/huggingface.py", "serving/http_app.py", "planning/plan.py", "estimators.py"}
+    assert found == own | {"interop/weights.py", "exporting/run_program.py"}
 
 
 def test_shortened_fasttext_file_is_an_error(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ OUTSIDE = [path for path in sorted(ROOT.rglob("*.py")) if "systems" not in path.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "inference.static_vectors": {"static.static_encoder"},
     "inference.bert": {"bert.bert_encoder", "bert.bert_for_pretraining", "gpt.gpt"},  # which methods a model has
-    "inference.fill_mask": {"bert.bert_for_pretraining"},
     "inference.next_sentence": {"bert.bert_for_pretraining"},
     "inference.attention_weights": {"bert.bert_encoder"},
     "inference.generation": {"gpt.gpt"},
     "inference.convert": {"bert.google", "elmo.allennlp"},
+    "exporting.export_graph": {"bert.padded_bert", "bert.bert_for_pretraining"},  # the graph of a BERT
     "tasks.task_folder": {"bert.bert_config"},  # the direction of a BERT
     "finetuning.run": {"bert.bert_config"},  # the dropout of attention weights
     "pretraining.settings": {"bert.bert_config"},  # the sizes of a new BERT are settings of their own

@@ -22,7 +22,7 @@ from bertwright.base.files import digest_file, read_json, write_json
 from bertwright.base.reporter import MUTE
 from bertwright.exporting.export import export
 from bertwright.exporting.export_settings import ExportSettings
-from bertwright.exporting.quantize import FULL, HALF, has_vnni
+from bertwright.exporting.int8_graph import FULL, HALF, has_vnni
 from bertwright.inference.bert import Bert
 from bertwright.inference.exported_folder import FILES, LENGTHS, OpenVinoSession
 from bertwright.interop.huggingface import save_model

@@ -81,7 +81,7 @@ VERBS = (
     ),
     Verb(
         "survey --pairs", "inference.survey_pairs:PairSurveySettings", "inference.survey_pairs:survey_pairs",
-        "describe pairs and other texts, before vectors are trained on them",
+        "describe pairs before vectors are trained on them",
         "bertwright survey --pairs faq.csv --dev dev.tsv --model MODEL",
         check="check_inputs",
     ),

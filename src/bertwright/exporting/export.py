@@ -15,8 +15,7 @@ from bertwright.base.files import digest_file, write_json, write_text
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.exporting.export_graph import OPSET, NamedGraph, make_graph, write_onnx
 from bertwright.exporting.export_settings import ExportSettings, check_inputs
-from bertwright.exporting.parity import check_parity
-from bertwright.exporting.quantize import (
+from bertwright.exporting.int8_graph import (
     CALIBRATION,
     FULL,
     HALF,
@@ -26,6 +25,7 @@ from bertwright.exporting.quantize import (
     layer_names,
     quantize_graph,
 )
+from bertwright.exporting.parity import check_parity
 from bertwright.exporting.run_program import make_runner
 from bertwright.inference.bert import Bert, open_model
 from bertwright.inference.exported_folder import FILES, LOGITS, MASKED_LM, REPORT, SESSIONS, VECTOR

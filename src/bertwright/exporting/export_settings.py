@@ -25,7 +25,7 @@ class ExportSettings:
     int8: bool = False
     """Multiply in 8 bits. The folder is only written if the answers on the --dev file stay right."""
     calibrate: str | None = None
-    """File with texts like those of the application, from which --int8 measures the ranges of numbers; labels are not
+    """File with texts as the application has them, from which --int8 measures the ranges of numbers; labels are not
     read. Unset: the --dev file."""
     dev: str | None = None
     """Labeled file in the format of training, on which --int8 is compared with the model."""

@@ -7,11 +7,9 @@ import math
 from collections.abc import Iterator
 from datetime import date, time
 from itertools import chain, islice, repeat
-from pathlib import PurePath
 from typing import Any
 
 from bertwright.inference.predict_settings import PredictSettings
-from bertwright.tables.neighbours import join_as_glob
 from bertwright.tables.tables import read_rows
 from bertwright.tasks.task import AnyTask
 from bertwright.text.decoding import FIX_INPUT, STDIN_NAME, TextCodec
@@ -31,14 +29,8 @@ def read_examples(settings: PredictSettings, task: AnyTask) -> Iterator[Any]:
     if settings.inputs == (STDIN,):
         examples = _stdin_examples(task)
     else:
-        examples = chain.from_iterable(task.read(path, labeled=False) for path in _input_paths(settings))
+        examples = chain.from_iterable(task.read(path, labeled=False) for path in settings.inputs)
     return islice(examples, settings.limit)
-
-
-def _input_paths(settings: PredictSettings) -> tuple[str, ...]:
-    """Return the inputs, as a glob if the shell has expanded it; in another order, predictions follow it."""
-    in_order = [*map(PurePath, settings.inputs)] == sorted(map(PurePath, settings.inputs))
-    return join_as_glob(settings.inputs) if in_order else settings.inputs
 
 
 def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
@@ -50,7 +42,7 @@ def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[
     schema = task.passthrough_schema(names, "choose columns with --keep-columns") if names else None
     if schema is None:
         return repeat({})
-    rows = chain.from_iterable(read_rows(path, schema) for path in _input_paths(settings))
+    rows = chain.from_iterable(read_rows(path, schema) for path in settings.inputs)
     return (
         {name: _to_json_value(value, name, location) for name, value in zip(names, values, strict=True)}
         for location, values in islice(rows, settings.limit)

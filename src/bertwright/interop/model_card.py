@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertwright.base.files import digest_file, read_json, write_text
+from bertwright.base.files import digest_file, read_bytes, read_json, write_text
 from bertwright.base.settings import read_toml
 from bertwright.interop.model_files import CARD, CONFIG, MODULES, OWN_HEAD, SOURCE_WORDS
 from bertwright.interop.model_format import find_architecture
@@ -53,13 +53,13 @@ class Scores(NamedTuple):
 
 
 def write_card(folder: Path, run: Path | None = None, report: Mapping[str, Any] | None = None) -> None:
-    """Write `README.md` into a model folder; leave one that bertwright has not written.
+    """Write `README.md` into a model folder with a config.json; leave one that bertwright has not written.
 
     `run`: the run folder of the training, with its settings and the digests of its data. `report`: its scores, as in
     `report.json`. The file is not among the checksums of the folder, so that its owner may edit it.
     """
     path = folder / CARD
-    if path.exists() and MARK not in path.read_text(encoding="utf-8", errors="replace"):
+    if not (folder / CONFIG).is_file() or (path.exists() and MARK.encode() not in read_bytes(path)):
         return
     config = read_json(folder / CONFIG)
     task = read_json(folder / "task.json") if (folder / "task.json").is_file() else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from typing import Any
 
 
 class HttpError(Exception):
@@ -13,6 +13,9 @@ class HttpError(Exception):
     Overloaded, Unhealthy (it starts, or is about to end).
     """
 
-    def __init__(self, status: int, kind: str, message: str, headers: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, message: str, status: int, kind: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
-        self.status, self.kind, self.headers = status, kind, headers
+        self.status, self.kind, self.headers = status, kind, headers or {}
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.status, self.kind, self.headers)

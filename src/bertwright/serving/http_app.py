@@ -54,23 +54,23 @@ class Server:
     def check_admission(self) -> None:
         """Raise HttpError 503 before the first right answer, 429 if what waits takes too long."""
         if not self.models.is_ready:
-            raise HttpError(503, "Unhealthy", "the models are not ready yet", {"Retry-After": "1"})
+            raise HttpError("the models are not ready yet", 503, "Unhealthy", {"Retry-After": "1"})
         wait = self.batcher.promised_wait()
         if wait > self.limits.max_wait:
             seconds = str(math.ceil(wait - self.limits.max_wait))
             message = f"{wait:.1f} s of work are waiting; try again in {seconds} s"
-            raise HttpError(429, "Overloaded", message, {"Retry-After": seconds})
+            raise HttpError(message, 429, "Overloaded", {"Retry-After": seconds})
 
     def estimate(self, job: Job) -> list[int]:
         """Return the estimated tokens of each item. Raises HttpError 413 for a request above the limits."""
         limits = self.limits
         if len(job.items) > limits.max_texts:
-            raise HttpError(413, "Validation", f"expected at most {limits.max_texts:,} texts, got {len(job.items):,}")
+            raise HttpError(f"expected at most {limits.max_texts:,} texts, got {len(job.items):,}", 413, "Validation")
         model, method = self.models.find(job.call.model), job.call.method
         costs = [model.cost(method, item) for item in job.items]
         if sum(costs) > limits.max_tokens:
             raise HttpError(
-                413, "Validation", f"expected at most {limits.max_tokens:,} tokens, got about {sum(costs):,}"
+                f"expected at most {limits.max_tokens:,} tokens, got about {sum(costs):,}", 413, "Validation"
             )
         return costs
 
@@ -84,17 +84,17 @@ class Server:
                 while more:
                     if len(body) > limit or int(length) > limit:
                         raise HttpError(
-                            413, "Validation", f"body: expected at most {limit:,} bytes; send several requests"
+                            f"body: expected at most {limit:,} bytes; send several requests", 413, "Validation"
                         )
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise HttpError(CLIENT_GONE, "Validation", "the client has left")
+                        raise HttpError("the client has left", CLIENT_GONE, "Validation")
                     body += message.get("body", b"")
                     more = message.get("more_body", False)
         except TimeoutError:
-            raise HttpError(408, "Validation", f"body: it took more than {self.limits.body_timeout:g} s") from None
+            raise HttpError(f"body: it took more than {self.limits.body_timeout:g} s", 408, "Validation") from None
         if len(body) > limit:
-            raise HttpError(413, "Validation", f"body: expected at most {limit:,} bytes; send several requests")
+            raise HttpError(f"body: expected at most {limit:,} bytes; send several requests", 413, "Validation")
         return bytes(body)
 
     async def compute(self, job: Job, receive: Receive) -> Request:
@@ -104,7 +104,7 @@ class Server:
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             work.cancel()
-            raise HttpError(CLIENT_GONE, "Validation", "the client has left")
+            raise HttpError("the client has left", CLIENT_GONE, "Validation")
         gone.cancel()
         return work.result()
 
@@ -159,15 +159,15 @@ class PostEndpoint:
             content = job.reply(results)
         except (ValidationError, DecodeError, UnicodeDecodeError, RecursionError) as error:
             status = 422 if isinstance(error, ValidationError) else 400
-            raise HttpError(status, "Validation", f"body: {error}") from None
+            raise HttpError(f"body: {error}", status, "Validation") from None
         except ValueError as error:
-            raise HttpError(422, "Validation", str(error)) from None
+            raise HttpError(str(error), 422, "Validation") from None
         except (HttpError, asyncio.CancelledError):
             raise
         except Exception as error:
             place = "".join(traceback.format_tb(error.__traceback__))  # the message may have parts of a text
             log.error("%s: %s\n%s", scope["path"], type(error).__name__, place)
-            raise HttpError(500, "Backend", f"{type(error).__name__}; the server's log says where") from error
+            raise HttpError(f"{type(error).__name__}; the server's log says where", 500, "Backend") from error
         total_s = time.perf_counter() - began
         self.server.metrics.observe_request(request, total_s)
         return json_response(content, headers=reply_headers(request, results, total_s))
@@ -226,7 +226,7 @@ def plain_routes(server: Server) -> list[Path]:
     async def health(request: HttpRequest) -> Response:
         if server.models.is_ready:
             return json_response({"status": "ok"})
-        return error_response(HttpError(503, "Unhealthy", "the models are not ready yet", {"Retry-After": "1"}))
+        return error_response(HttpError("the models are not ready yet", 503, "Unhealthy", {"Retry-After": "1"}))
 
     async def metrics(request: HttpRequest) -> Response:
         return Response(server.metrics.render(len(server.batcher.waiting)), media_type=CONTENT_TYPE)
@@ -240,7 +240,7 @@ def plain_routes(server: Server) -> list[Path]:
 async def http_error(request: HttpRequest, error: Exception) -> Response:
     """Answer what Starlette rejects: unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    return error_response(HttpError(error.status_code, "Validation", error.detail, error.headers or {}))
+    return error_response(HttpError(error.detail, error.status_code, "Validation", error.headers or {}))
 
 
 def make_app(models: ServedModels) -> ASGIApp:

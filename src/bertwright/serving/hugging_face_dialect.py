@@ -61,7 +61,7 @@ def run_task(models: ServedModels, body: TaskRequest, name: Name) -> Job:
         return answer_question(models, convert(body.inputs, Question), body.parameters or Parameters(), name)
     model = models.find(name) if name is not None else next(iter(models.by_name.values()))
     if model.purpose not in TASKS:
-        raise HttpError(424, "Backend", f"{model.name}: no task of Hugging Face's client; it answers /{model.purpose}")
+        raise HttpError(f"{model.name}: no task of Hugging Face's client; it answers /{model.purpose}", 424, "Backend")
     return TASKS[model.purpose](models, body, model.name)
 
 

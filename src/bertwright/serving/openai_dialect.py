@@ -62,13 +62,13 @@ def embeddings(models: ServedModels, body: EmbeddingsRequest, name: Name) -> Job
     texts = [body.input] if isinstance(body.input, str) else body.input
     if not all(isinstance(text, str) for text in texts):
         raise HttpError(
-            422,
-            "Validation",
             "input: expected texts, got ids of tokens, which are not this model's; LangChain: set "
             "OpenAIEmbeddings(check_embedding_ctx_length=False)",
+            422,
+            "Validation",
         )
     if not texts or "" in texts:
-        raise HttpError(422, "Validation", "input: expected at least one text, and no empty one")
+        raise HttpError("input: expected at least one text, and no empty one", 422, "Validation")
 
     def reply(results: Results) -> EmbeddingsReply:
         total = sum(results.tokens)

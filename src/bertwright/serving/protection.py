@@ -45,13 +45,13 @@ class Protection:
         """Raise HttpError for a request that may not pass."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self.is_own_host(host):
-            raise HttpError(400, "Validation", f"Host: {host[:80]!r} is no name of this server; --allow-hosts adds it")
+            raise HttpError(f"Host: {host[:80]!r} is no name of this server; --allow-hosts adds it", 400, "Validation")
         if origin is not None and origin not in self.origins and origin.partition("://")[2] != host:
             raise HttpError(
-                403, "Validation", f"Origin: {origin[:80]!r} may not send requests; --allow-origins adds it"
+                f"Origin: {origin[:80]!r} may not send requests; --allow-origins adds it", 403, "Validation"
             )
         if self.key is not None and not hmac.compare_digest(sent_key(headers).encode(), self.key.encode()):
-            raise HttpError(401, "Validation", "Authorization: expected Bearer and this server's key", CHALLENGE)
+            raise HttpError("Authorization: expected Bearer and this server's key", 401, "Validation", CHALLENGE)
 
     def is_own_host(self, host: str) -> bool:
         """Return whether Host is localhost, a numeric address, or a name that was allowed."""

@@ -188,7 +188,7 @@ class ServedModels:
     def find(self, name: str) -> ServedModel:
         """Return a model by its name. Raises HttpError 404 for another name."""
         if name not in self.by_name:
-            raise HttpError(404, "Validation", f"model: expected one of {', '.join(self.by_name)}, got {name[:80]!r}")
+            raise HttpError(f"model: expected one of {', '.join(self.by_name)}, got {name[:80]!r}", 404, "Validation")
         return self.by_name[name]
 
     def choose(self, method: str, name: str | None = None) -> ServedModel:
@@ -200,10 +200,10 @@ class ServedModels:
         if name is not None:
             model = self.find(name)
             if model not in candidates:
-                raise HttpError(424, "Backend", f"{name}: this model answers {', '.join(model.methods)}, not {method}")
+                raise HttpError(f"{name}: this model answers {', '.join(model.methods)}, not {method}", 424, "Backend")
             return model
         if not candidates:
-            raise HttpError(424, "Backend", f"no model here answers {method}; GET /models lists what each one answers")
+            raise HttpError(f"no model here answers {method}; GET /models lists what each one answers", 424, "Backend")
         return min(candidates, key=lambda model: (model.purpose != method, model.bert.task is not None))
 
 

@@ -45,13 +45,13 @@ class EmbedRequest(Truncating):
 def check_truncation(body: Truncating) -> None:
     """Raise HttpError 422 for truncation at the beginning of a text, which models here do not do."""
     if body.truncation_direction.lower() == "left":
-        raise HttpError(422, "Validation", "truncation_direction: expected Right, got Left; cut the texts yourself")
+        raise HttpError("truncation_direction: expected Right, got Left; cut the texts yourself", 422, "Validation")
 
 
 def check_whole(body: Truncating, results: Results) -> None:
     """Raise HttpError 413 if a text lost tokens although `truncate` is false."""
     if body.truncate is False and (items := results.truncated_items):
-        raise HttpError(413, "Validation", f"inputs: text {items[0]} is longer than the model reads; allow truncate")
+        raise HttpError(f"inputs: text {items[0]} is longer than the model reads; allow truncate", 413, "Validation")
 
 
 def embed(models: ServedModels, body: EmbedRequest, name: Name) -> Job:
@@ -214,7 +214,7 @@ def tokenize(models: ServedModels, body: TokenizeRequest, name: Name) -> list[li
     tokenizer = models.choose("embed", name).bert.tokenizer
     texts = to_list(body.inputs)
     if sum(map(len, texts)) > 1_000_000:
-        raise HttpError(413, "Validation", "inputs: expected at most 1,000,000 characters; send several requests")
+        raise HttpError("inputs: expected at most 1,000,000 characters; send several requests", 413, "Validation")
     return [
         [
             token

@@ -359,7 +359,7 @@ class FoundDocument(Struct):
 def search(models: ServedModels, body: SearchRequest, name: Name) -> Job:
     """Prepare a search. Raises HttpError 424 without an index, and without a re-ranker if one is asked for."""
     if models.index is None:
-        raise HttpError(424, "Backend", "search: this server has no index; bertwright serve … --index FOLDER opens one")
+        raise HttpError("search: this server has no index; bertwright serve … --index FOLDER opens one", 424, "Backend")
     reranker = models.choose("rank").bert if body.rerank else None
     options = {"index": models.index, "top_k": body.top_k, "by": body.by, "reranker": reranker}
     call = Call(models.index_model, "search", (*options.items(), ("depth", max(RERANKED, body.top_k))))

@@ -221,7 +221,7 @@ class BertEncoder(TextEncoder):
         return fits and all(isinstance(module, Int8Linear) for module in modules)
 
     def run_int8(self, hidden: Tensor, layers: Sequence[Layer], packing: Packing, positions: Tensor | None) -> Tensor:
-        """Compute all layers in int8 by one native call; the bits are those of `Layer.forward` but for GELU's."""
+        """Compute all layers in int8 by one native call; the bits are as in `Layer.forward` but for GELU's."""
         bias, config = layers[0].position_bias(packing.max_seqlen), self.config
         args = Int8EncoderArgs(
             cu_seqlens=packing.cu_seqlens,

@@ -97,10 +97,10 @@ class ModernBertConfig(BertConfig):
 
     @property
     def num_layer_parameters(self) -> int:
-        """Number of parameters of the layers, the first of which lacks a norm, and of the last norm.
+        """Number of parameters of the layers and of the last norm; the first layer lacks a norm.
 
         >>> ModernBertConfig(vocab_size=50_368).num_layer_parameters
-        110331648
+        110330880
         """
         hidden = self.hidden_size
         return self.num_layers * hidden * (4 * hidden + 3 * self.intermediate_size + 2)

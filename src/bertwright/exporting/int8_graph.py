@@ -13,6 +13,7 @@ import numpy.typing as npt
 from bertwright.base.optional import needs
 from bertwright.exporting.export_graph import quiet
 from bertwright.inference.exported_folder import disable_reports
+from bertwright.kernels.cpu import read_cpuinfo
 
 CALIBRATION = 300  # sequences from which the ranges of activations are measured
 PRODUCT = r"encoder\.(layers\.\d+\.\w+|words|segments|projection)/(MatMul|Gather)_\d+"  # not the attention's
@@ -23,9 +24,8 @@ Arrays = Mapping[str, npt.NDArray[np.int64]]
 
 def has_vnni() -> bool:
     """Return whether this processor adds products of 8-bit numbers without saturation: VNNI, AMX, or ARM's."""
-    path = Path("/proc/cpuinfo")
-    flags = path.read_text(encoding="utf-8") if path.is_file() else ""
-    return any(name in flags for name in ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp")) or not flags
+    flags = set(read_cpuinfo("flags", "Features").split())
+    return not flags or bool(flags & {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp"})
 
 
 def layer_names(path: Path) -> list[str]:
