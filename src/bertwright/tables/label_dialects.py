@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 from bertwright.tables.neighbours import MAPPING, Neighbours
-from bertwright.tables.schema import MissingColumnError, Row, TableSchema, leave_out_rows
+from bertwright.tables.schema import Location, MissingColumnError, Row, TableSchema, leave_out_rows
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import InputFile, find_file
@@ -34,7 +34,6 @@ LEAF = re.compile(r"\([^()\s]+ ([^()\s]+)\)")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "\\/": "/", "\\*": "*"}
 OF_ANNOTATION = frozenset({"annotator", "annotation_id", "created_at", "updated_at", "lead_time"})  # of Label Studio
 Lines = Iterator[tuple[int, str]]
-L = TypeVar("L")  # a location: the number of a row, or file and line
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,9 @@ def read_annotations(file: UnlabeledFile) -> Iterator[Row]:
         yield number, (*row[:place], labels_of_annotation(row[place]))
 
 
-def leave_out_unannotated(rows: Iterator[tuple[L, tuple[Any, ...]]], path: str) -> Iterator[tuple[L, tuple[Any, ...]]]:
+def leave_out_unannotated(
+    rows: Iterator[tuple[Location, tuple[Any, ...]]], path: str
+) -> Iterator[tuple[Location, tuple[Any, ...]]]:
     """Yield the rows of Label Studio, with True added, whose last value has an annotation that was not cancelled."""
     marked = ((location, (*values, _is_annotated(values[-1]))) for location, values in rows)
     return leave_out_rows(marked, path, ANNOTATIONS, (False,), "empty or cancelled")
