@@ -84,10 +84,10 @@ struct QuantizedRows {
             const FloatVec v = load(x + k);
             high = max(high, v), low = max(low, -v), odd += v - v;
         });
-        const float bottom = reduce_max(low), range = reduce_max(high) + bottom;
-        const float inverse = range > 0 ? 255 / range : 0;
+        const float nan = reduce_add(odd), bottom = nan == 0 ? reduce_max(low) : 0, range = reduce_max(high) + bottom;
+        const float inverse = range > 0 && nan == 0 ? 255 / range : 0;
         const IntVec zero = round_to_int(broadcast(bottom * inverse));
-        scales.get()[row] = range / 255 + reduce_add(odd);
+        scales.get()[row] = range / 255 + nan;
         zeros.get()[row] = zero[0];
         uint8_t* to = bytes.get() + row * stride;
         memset(to + depth, 0, stride - depth);
