@@ -148,14 +148,14 @@ def test_splits_and_questions_that_are_left_out_are_named(tmp_path: Path) -> Non
         assert len(list(QuestionAnswering().read(path))) == 1
 
 
-def test_a_list_with_one_label_is_the_label_and_others_are_refused(tmp_path: Path) -> None:
+def test_a_list_with_one_label_is_the_label_an_empty_one_none_and_several_are_refused(tmp_path: Path) -> None:
     rows = [{"id": 1, "text": "a mill", "label": ["good"], "Comments": []}, {"id": 2, "text": "b", "label": ["bad"]}]
-    path = write(tmp_path / "doccano.jsonl", "\n".join(map(json.dumps, rows)))
-    assert [one.label for one in Classification().read(str(path))] == ["good", "bad"]
-    for labels in ([], ["good", "bad"]):
-        write(path, json.dumps({"text": "a", "label": labels}))
-        with pytest.raises(ValueError, match=rf"line 1: .*got a list of {len(labels)}; .*multi-label"):
-            list(Classification().read(str(path)))
+    path = write(tmp_path / "doccano.jsonl", "\n".join(map(json.dumps, [*rows, {"text": "c", "label": []}])))
+    with pytest.warns(UserWarning, match="'label' is missing .*: 1$"):
+        assert [one.label for one in Classification().read(str(path))] == ["good", "bad"]
+    write(path, json.dumps({"text": "a", "label": ["good", "bad"]}))
+    with pytest.raises(ValueError, match=r"line 1: .*got a list of 2; .*multi-label"):
+        list(Classification().read(str(path)))
 
 
 @pytest.mark.filterwarnings("ignore:.*read as char-spans")
