@@ -223,8 +223,13 @@ def leave_out_unannotated(
     rows: Iterator[tuple[Location, tuple[Any, ...]]], path: str
 ) -> Iterator[tuple[Location, tuple[Any, ...]]]:
     """Yield the rows of Label Studio, with True added, whose last value has an annotation that was not cancelled."""
-    marked = ((location, (*values, _is_annotated(values[-1]))) for location, values in rows)
-    return leave_out_rows(marked, path, ANNOTATIONS, (False,), "empty or cancelled")
+
+    def mark() -> Iterator[tuple[Location, tuple[Any, ...]]]:
+        row: tuple[Any, ...]
+        for location, row in rows:
+            yield location, (*row, _is_annotated(row[-1]))
+
+    return leave_out_rows(mark(), path, ANNOTATIONS, (False,), "empty or cancelled")
 
 
 def _is_annotated(value: Any) -> bool:

@@ -88,13 +88,13 @@ def save_decisions(folder: Path, task: AnyTask) -> Path:
 
 def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path) -> Task[Any, Any]:
     """Build a task from the fields of `task.json` at `path` except "kind". Raises ValueError for unknown fields."""
-    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    odd = sorted(values.keys() - known)
+    known = {field.name: field.default for field in fields(cls)}  # type: ignore[arg-type]
+    odd = sorted(values.keys() - known.keys())
     if odd:
         raise ValueError(f"{path}: unknown fields: {', '.join(odd)}; was it written by a later version?")
     types = get_type_hints(cls)
-    empty = {field.name for field in fields(cls) if field.default == ""}  # such as the metric of a run without dev
-    given = {name: value for name, value in values.items() if value != "" or name not in empty}
+    # A default may be empty where a value may not, such as the metric of a run without dev files.
+    given = {name: value for name, value in values.items() if value != "" or known[name] != ""}
     return cls(**{name: convert(value, types[name], f"{path}: {name}") for name, value in given.items()})
 
 
