@@ -53,7 +53,8 @@ class CTranslate2:
         ids = self.tokenizer(list(texts), truncation=True, max_length=256)["input_ids"]
         states = np.array(self.encoder.forward_batch(ids).last_hidden_state)
         vectors = np.stack([rows[: len(one)].mean(0) for rows, one in zip(states, ids, strict=True)])
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        unit: Array = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return unit
 
 
 def main() -> None:
