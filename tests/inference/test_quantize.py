@@ -13,10 +13,20 @@ import torch
 import bertwright
 from bertwright.inference.attention_weights import pack_segments
 from bertwright.inference.bert import Bert
-from bertwright.inference.int8_model import RECORD, quantize_layers
+from bertwright.inference.int8_model import RECORD, check_int8, quantize_layers
 from bertwright.inference.quantize import GateError, QuantizeSettings, quantize
 from bertwright.kernels import int8_linear
 from bertwright.models.encoder import EncoderModel
+from bertwright.models.packing import pack
+from bertwright.systems.albert.albert import AlbertConfig, AlbertEncoder
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.systems.bert.other_embeddings import ProjectedConfig
+from bertwright.systems.distilbert.distilbert import DistilBertConfig, DistilBertEncoder
+from bertwright.systems.electra.electra import ElectraConfig, ElectraEncoder
+from bertwright.systems.gpt.gpt import GptEncoder
+from bertwright.systems.mpnet.mpnet import MpnetConfig, MpnetEncoder
+from bertwright.systems.roberta.roberta import RobertaConfig, RobertaEncoder
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.task import AnyTask
 
@@ -100,3 +110,31 @@ def test_native_call_equals_layer_by_layer(make_task_model: MakeModel) -> None:
 def test_unknown_dtype_is_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="dtype"):
         bertwright.load(folder / "model", "cpu", dtype="int4")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("encoder_type", "config_type"),
+    [
+        (RobertaEncoder, RobertaConfig), (DistilBertEncoder, DistilBertConfig), (ElectraEncoder, ElectraConfig),
+        (AlbertEncoder, AlbertConfig), (MpnetEncoder, MpnetConfig),
+    ],
+)  # fmt: skip
+def test_each_family_is_near_float32(encoder_type: type[BertEncoder], config_type: type[BertConfig]) -> None:
+    sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48, "max_positions": 40}
+    embedding = {"embedding_size": 16} if issubclass(config_type, ProjectedConfig) else {}
+    encoder = encoder_type(config_type(vocab_size=50, initializer_range=0.2, **sizes, **embedding), seed=1).eval()
+    batch = pack([np.arange(5, 20), np.arange(7, 10)])
+    with torch.inference_mode():
+        float32 = encoder(batch)
+        quantize_layers(encoder)
+        assert (encoder(batch) - float32).norm() / float32.norm() < 0.05
+        positions = torch.tensor([0, 16])
+        torch.testing.assert_close(encoder(batch, positions), encoder(batch)[positions])
+
+
+def test_another_family_is_refused_by_name() -> None:
+    config = BertConfig(vocab_size=50, hidden_size=32, num_layers=1, num_heads=4, intermediate_size=48)
+    with pytest.raises(ValueError, match=r"MODEL: .*openai-gpt"):
+        check_int8(GptEncoder(config), torch.device("cpu"), "MODEL")
+    with pytest.raises(ValueError, match="cuda"):
+        check_int8(BertEncoder(config), torch.device("cuda"), "MODEL")
