@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Any
 
 from bertwright.tables.neighbours import MAPPING, Neighbours
 from bertwright.tables.schema import MissingColumnError, Row, TableSchema, leave_out_rows
@@ -34,7 +34,6 @@ LEAF = re.compile(r"\([^()\s]+ ([^()\s]+)\)")
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "\\/": "/", "\\*": "*"}
 OF_ANNOTATION = frozenset({"annotator", "annotation_id", "created_at", "updated_at", "lead_time"})  # of Label Studio
 Lines = Iterator[tuple[int, str]]
-L = TypeVar("L")  # a location: the number of a row, or file and line
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ def read_annotations(file: UnlabeledFile) -> Iterator[Row]:
         yield number, (*row[:place], labels_of_annotation(row[place]))
 
 
-def leave_out_unannotated(rows: Iterator[tuple[L, tuple[Any, ...]]], path: str) -> Iterator[tuple[L, tuple[Any, ...]]]:
+def leave_out_unannotated(rows: Iterator[tuple[Any, Any]], path: str) -> Iterator[tuple[Any, Any]]:
     """Yield the rows of Label Studio, with True added, whose last value has an annotation that was not cancelled."""
     marked = ((location, (*values, _is_annotated(values[-1]))) for location, values in rows)
     return leave_out_rows(marked, path, ANNOTATIONS, (False,), "empty or cancelled")
@@ -239,9 +238,7 @@ def _join_decisions(rows: Iterator[Row], texts: int, file: UnlabeledFile) -> Ite
     for number, (*values, label, answer) in rows:
         if not isinstance(label, str):
             got = f"expected a label that the {ANSWER!r} accepts or rejects, got {type(label).__name__}"
-            raise ValueError(
-                f"{file.file.path}, line {number}: {got}; fix the row, or read all as they stand: --dialect plain"
-            )
+            raise ValueError(f"{file.file.path}, line {number}: {got}; fix the row, or name --dialect plain")
         labels[label] = None
         accepted = found.setdefault(tuple(values[:texts]), (number, tuple(values), []))[2]
         accepted += [label] if answer == "accept" and label not in accepted else []

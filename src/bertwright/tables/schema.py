@@ -74,7 +74,7 @@ class TableSchema:
 
 
 def leave_out_rows(
-    rows: Iterator[tuple[Location, tuple[Any, ...]]], path: str, field: str, marks: Sequence[str], described: str
+    rows: Iterator[tuple[Location, tuple[Any, ...]]], path: str, field: str, marks: Sequence[Any], described: str
 ) -> Iterator[tuple[Location, tuple[Any, ...]]]:
     """Yield the rows whose last value, the `field`, is none of the marks; then warn of how many there were of those.
 

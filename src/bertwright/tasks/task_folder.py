@@ -78,7 +78,8 @@ def from_fields(cls: type[Task[Any, Any]], values: Mapping[str, Any], path: Path
     if odd:
         raise ValueError(f"{path}: unknown fields: {', '.join(odd)}; was it written by a later version?")
     types = get_type_hints(cls)
-    empty = {field.name for field in fields(cls) if field.default == ""}  # such as the metric of a run without dev
+    # The metric of a run without dev is empty.
+    empty = {field.name for field in fields(cls) if field.default == ""}  # type: ignore[arg-type]
     given = {name: value for name, value in values.items() if value != "" or name not in empty}
     return cls(**{name: convert(value, types[name], f"{path}: {name}") for name, value in given.items()})
 
