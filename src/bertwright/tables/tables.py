@@ -109,10 +109,9 @@ def _find_decisions(file: InputFile, schema: TableSchema, first: Row | None) -> 
     is_labeled = schema.label in schema.values and schema.label != ANSWER
     if not (first and is_labeled and isinstance(first[1][-1], str) and ROW_FORMATS[file.format].has_lists):
         return None
+    asked = replace(schema, texts=(), values=("",))
     try:
-        next(
-            read_file_rows(file, replace(schema, texts=(), values=("",)), TextCodec(schema.encoding), ReadStats()), None
-        )
+        next(read_file_rows(file, asked, TextCodec(schema.encoding), ReadStats()), None)
     except MissingColumnError as error:
         return error if {*error.columns} >= OF_PRODIGY else None
     return None
