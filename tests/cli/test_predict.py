@@ -12,6 +12,7 @@ import pytest
 from task_models import CLASSES, QUESTIONS, TAGGING, save_random_model, write_questions
 
 from bertwright.cli.render.terminal import TerminalReporter
+from bertwright.inference import predict_inputs
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
@@ -191,6 +192,17 @@ def test_predict_reports_errors_in_the_last_file_before_the_first_prediction(
             PredictSettings(model, inputs=(str(first), str(second)), output=tmp_path / output, device=CPU), reporter
         )
     assert {path.name for path in tmp_path.iterdir()} <= {"model", *names.split()}
+
+
+@pytest.mark.filterwarnings("ignore:.*read as class-files")
+def test_inputs_that_the_shell_names_are_read_as_their_glob_in_its_order(tmp_path: Path) -> None:
+    for name in ("pos", "neg"):
+        (tmp_path / f"rt.{name}").write_text(f"a {name} text\n")
+    paths = (f"{tmp_path}/rt.neg", f"{tmp_path}/rt.pos")
+    settings = PredictSettings(Path("model"), inputs=paths, output=tmp_path / "o.jsonl")
+    assert [one.text for one in predict_inputs.read_examples(settings, CLASSES)] == ["a neg text", "a pos text"]
+    with pytest.raises(ValueError, match="unknown suffix"):
+        list(predict_inputs.read_examples(replace(settings, inputs=paths[::-1]), CLASSES))
 
 
 def test_examples_that_lose_tokens_are_counted(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, time
 from itertools import chain, islice, repeat
+from pathlib import PurePath
 from typing import Any
 
 from bertwright.inference.predict_settings import PredictSettings
+from bertwright.tables.neighbours import join_as_glob
 from bertwright.tables.tables import read_rows
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.text_task import TextTask
 from bertwright.text.decoding import FIX_INPUT, STDIN_NAME, TextCodec
 from bertwright.text.sources import STDIN
 from bertwright.text.stdin_texts import stdin_lines
@@ -29,8 +32,14 @@ def read_examples(settings: PredictSettings, task: AnyTask) -> Iterator[Any]:
     if settings.inputs == (STDIN,):
         examples = _stdin_examples(task)
     else:
-        examples = chain.from_iterable(task.read(path, labeled=False) for path in settings.inputs)
+        examples = chain.from_iterable(task.read(path, labeled=False) for path in _input_paths(settings, task))
     return islice(examples, settings.limit)
+
+
+def _input_paths(settings: PredictSettings, task: AnyTask) -> Sequence[str]:
+    """Return the inputs or, of texts in the same order, their glob: names of files may say what a table is."""
+    is_sorted = [*map(PurePath, settings.inputs)] == sorted(map(PurePath, settings.inputs))
+    return join_as_glob(settings.inputs) if is_sorted and isinstance(task, TextTask) else settings.inputs
 
 
 def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[str, Any]]:
@@ -42,7 +51,7 @@ def read_passthrough(settings: PredictSettings, task: AnyTask) -> Iterator[dict[
     schema = task.passthrough_schema(names, "choose columns with --keep-columns") if names else None
     if schema is None:
         return repeat({})
-    rows = chain.from_iterable(read_rows(path, schema) for path in settings.inputs)
+    rows = chain.from_iterable(read_rows(path, schema) for path in _input_paths(settings, task))
     return (
         {name: _to_json_value(value, name, location) for name, value in zip(names, values, strict=True)}
         for location, values in islice(rows, settings.limit)
