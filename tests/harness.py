@@ -119,8 +119,14 @@ def run_on_ranks(ranks: int, function: Callable[..., R], *arguments: Any, max_re
         1, 1, ranks, run_id="test", rdzv_backend="c10d", rdzv_endpoint="localhost:0", max_restarts=max_restarts,
         monitor_interval=0.05, start_method="fork",
     )  # fmt: skip
-    results: dict[int, R] = elastic_launch(config, function)(*arguments)
+    results: dict[int, R] = elastic_launch(config, _run_with_one_thread)(function, *arguments)
     return results
+
+
+def _run_with_one_thread(function: Callable[..., R], *arguments: Any) -> R:
+    """Run a function in a forked process: the threads that OpenMP has started in its parent do not exist here."""
+    torch.set_num_threads(1)
+    return function(*arguments)
 
 
 def kill_until_done(command: Callable[[Any], object], settings: Any, wait: Wait, max_kills: int) -> int:
