@@ -146,7 +146,7 @@ def test_usage_lists_every_command() -> None:
 
 
 def test_version() -> None:
-    assert run_successfully("--version").startswith("bertwright 0.")
+    assert run_successfully("--version").startswith("bertwright 1.")
 
 
 def flags(record: type) -> dict[str, str]:

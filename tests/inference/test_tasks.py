@@ -422,11 +422,11 @@ FINE_TUNE = r"needs a model from: bertwright finetune --task "
         ),
         (
             lambda: bertwright.load("model", "cpu", torch.int32),
-            "expected torch.float32 or torch.bfloat16, got torch.int32",
+            "expected torch.float32, torch.bfloat16 or torch.int8, got torch.int32",
         ),
         (
             lambda: bertwright.load("model", "cpu", "bfloat16"),
-            "expected torch.float32 or torch.bfloat16, got 'bfloat16'",
+            "expected torch.float32, torch.bfloat16 or torch.int8, got 'bfloat16'",
         ),
         (lambda: TAGGER.tag(5), "texts: expected a list"),
         (lambda: TAGGER.tag(["a"], document=True), "trained without document context; train with --context True"),

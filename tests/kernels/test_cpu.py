@@ -106,7 +106,8 @@ def test_without_affinity_masks_all_cpus_count(tmp_path: Path, monkeypatch: pyte
 
 
 ZEN3 = """fpu pni ssse3 fma cx16 sse4_1 sse4_2 movbe popcnt avx f16c lahf_lm abm bmi1 avx2 bmi2 sha_ni"""
-SAPPHIRE_RAPIDS = f"{ZEN3} avx512f avx512dq avx512cd avx512bw avx512vl avx512_bf16 amx_bf16 amx_tile amx_int8"
+V4 = f"{ZEN3} avx512f avx512dq avx512cd avx512bw avx512vl"
+SAPPHIRE_RAPIDS = f"{V4} avx512_vnni avx_vnni avx512_bf16 amx_bf16 amx_tile amx_int8"
 NEOVERSE_V1 = "fp asimd aes crc32 atomics fphp asimdhp asimdrdm asimddp sve i8mm bf16 dgh rng"
 
 

@@ -278,7 +278,7 @@ VERBS = (
     ),
     Verb(
         "report", "reports.run_report:ReportSettings", "reports.run_report:report",
-        "write a page of HTML about runs: curves, errors, time, settings",
+        "write a page of HTML about runs: curves, errors, time",
         "bertwright report runs/sst2 --output report.html",
     ),
     Verb(

@@ -26,7 +26,7 @@ static void int8_encoder(const Int8EncoderArgs& args, const Int8Layer* layers, c
     const Buffer<float> lse(T * heads);
     const MaskKey none{};
     const AttentionArgs sequences{wide.get(), wide.get(), 3, 3, args.cu_seqlens, args.cu_seqlens, args.sequences, heads,
-                                  H / heads, args.causal, args.bias, args.reach};
+                                  H / heads, args.causal, args.bias, args.reach, 0};
     const auto multiply_without_bias = [&](const float* x, Int8Layer layer, int64_t rows) {
         layer.bias = nullptr;
         int8_linear(x, layer, NO_ACTIVATION, product.get(), rows, threads);
