@@ -9,7 +9,6 @@ the fast tokenizer in front and pooling behind. A line of bench/results/int8.jso
 
 from __future__ import annotations
 
-import json
 import statistics
 import tempfile
 import warnings
@@ -23,7 +22,7 @@ import transformers
 
 import bertwright
 from embedding import DEFAULT, Array, pairs
-from environment import RESULTS, commit, describe_machine, make_parser, minilm, take_turns, use_threads
+from environment import RESULTS, append_result, make_parser, minilm, take_turns, use_threads
 
 
 def by_calls(embed: Callable[[Sequence[str]], Array], texts: Sequence[str]) -> Array:
@@ -89,9 +88,7 @@ def main() -> None:
             "first percentile of cosines": round(float(np.percentile(cosines, 1)), 5),
         }
         print(load, figures[load], flush=True)
-    record = {"machine": describe_machine(chosen.threads), "commit": commit(), "figures": figures}
-    with (RESULTS / "int8.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
+    append_result(RESULTS / "int8.jsonl", {"figures": figures}, chosen.threads)
 
 
 if __name__ == "__main__":

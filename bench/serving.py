@@ -29,10 +29,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from environment import commit, describe_machine, make_parser, minilm
+from environment import RESULTS, append_result, make_parser, minilm
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "bench/results/serving.jsonl"
+FILE = RESULTS / "serving.jsonl"
 CONNECTIONS = 64
 CPUS = os.cpu_count() or 1
 
@@ -242,11 +242,9 @@ def main() -> None:
         texts = make_texts(arguments.words, 4_096, 5, 200) if is_mixed else make_texts(arguments.words, 512, 12, 12)
         embed_in_process(texts, arguments.seconds, arguments.in_process)
     else:
-        about = {"machine": describe_machine(), "commit": commit(), "seconds": arguments.seconds}
         for number in range(arguments.rounds):
             for figures in measure(arguments):
-                with RESULTS.open("a", encoding="utf-8") as results:
-                    results.write(json.dumps({**about, "round": number, **figures}) + "\n")
+                append_result(FILE, {"seconds": arguments.seconds, "round": number, **figures})
                 print(json.dumps(figures), flush=True)
 
 

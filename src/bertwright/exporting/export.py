@@ -136,10 +136,11 @@ def _quantize(settings: ExportSettings, bert: Bert, work: _Work, reporter: Repor
     if not result.passed:
         costs = measure_costs(names, work, calibration[:COSTED], build)
         reporter.record(Rows(("layer", "relative error alone in int8"), [(n, f"{c:.4f}") for n, c in costs.items()]))
+    by_cost = sorted(costs, key=costs.__getitem__)
     for count in range(1, len(names) // 2 + 1):
         if result.passed:
             break
-        quantized = [name for name in names if name not in sorted(costs, key=costs.__getitem__)[-count:]]
+        quantized = [name for name in names if name not in by_cost[-count:]]
         result = pass_gate(quantized)
     if not result.passed:
         shares = ", ".join(f"{name} {cost:.3f}" for name, cost in costs.items())

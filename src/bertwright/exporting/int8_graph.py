@@ -57,9 +57,10 @@ def quantize_graph(
         import onnx
         from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters, OverflowFix
 
-        nodes = [node.name for node in onnx.load(str(source), load_external_data=False).graph.node]
+        graph = onnx.load(str(source), load_external_data=False)
+        nodes = [node.name for node in graph.graph.node]
         left_out = [name for name in nodes if not (re.fullmatch(PRODUCT, name) and layer_of(name) in layers)]
-        model: Any = onnx.load(str(source)) if target.suffix == ".onnx" else _convert(source)
+        model: Any = graph if target.suffix == ".onnx" else _convert(source)
         quantized = nncf.quantize(
             model,
             nncf.Dataset(list(calibration)),

@@ -49,8 +49,7 @@ class QuantizeSettings:
     def __post_init__(self) -> None:
         check_not_str(self, "dev")
         check_range(self, 1, MAX_THREADS, "threads")
-        if self.max_drop is not None:
-            check_limit(self, "from 0", "max_drop")
+        check_limit(self, "from 0", "max_drop")
         if not self.dev:
             raise ValueError("no labeled file for the gate; for example: bertwright quantize MODEL OUT --dev dev.tsv")
 

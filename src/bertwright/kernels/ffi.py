@@ -228,18 +228,20 @@ def triton_ops() -> Any:
 @cache
 def bf16_isa() -> str | None:
     """Return the name of the bfloat16 micro-kernel in use (bf16_isa.h); None on a processor without bfloat16 units."""
-    library = native_library.load_library("kernels")
-    if library is None or not hasattr(library, "bf16_isa_name"):
-        return None
-    library.bf16_isa_name.restype = ctypes.c_char_p
-    return str(library.bf16_isa_name().decode())
+    return _ask_name("bf16_isa_name")
 
 
 @cache
 def int8_isa() -> str | None:
     """Return the name of the instructions that multiply int8 (int8_linear.h); None if the library has none."""
+    return _ask_name("int8_isa_name")
+
+
+def _ask_name(function: str) -> str | None:
+    """Return the name that a function of the library returns; None if the library lacks it."""
     library = native_library.load_library("kernels")
-    if library is None or not hasattr(library, "int8_isa_name"):
+    if library is None or not hasattr(library, function):
         return None
-    library.int8_isa_name.restype = ctypes.c_char_p
-    return str(library.int8_isa_name().decode())
+    ask = getattr(library, function)
+    ask.restype = ctypes.c_char_p
+    return str(ask().decode())

@@ -241,6 +241,11 @@ def int8_linear(x: Tensor, values: Tensor, scales: Tensor, bias: Tensor | None, 
     exact = rounded @ values.double().T - zeros.double()[:, None] * values.sum(1, dtype=torch.float64)
     y = exact.float() * (scales * row_scales[:, None])
     y = y if bias is None else y + bias
+    return activate(y, activation) if activation else y
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    """Compute an activation by its name: "gelu", "gelu_tanh" or "relu"."""
     if activation == "relu":
-        return F.relu(y)
-    return F.gelu(y, approximate="tanh" if activation == "gelu_tanh" else "none") if activation else y
+        return F.relu(x)
+    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")

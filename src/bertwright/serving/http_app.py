@@ -77,24 +77,23 @@ class Server:
     async def read_body(self, scope: Scope, receive: Receive) -> bytes:
         """Read the body. Raises HttpError 413 for a long one, 408 for a slow one, 499 for a client that leaves."""
         limit, body = self.limits.max_bytes, bytearray()
+        too_long = HttpError(f"body: expected at most {limit:,} bytes; send several requests", 413, "Validation")
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
+        if int(length) > limit:
+            raise too_long
         more = True
         try:
             async with asyncio.timeout(self.limits.body_timeout):
                 while more:
-                    if len(body) > limit or int(length) > limit:
-                        raise HttpError(
-                            f"body: expected at most {limit:,} bytes; send several requests", 413, "Validation"
-                        )
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise HttpError("the client has left", CLIENT_GONE, "Validation")
                     body += message.get("body", b"")
+                    if len(body) > limit:
+                        raise too_long
                     more = message.get("more_body", False)
         except TimeoutError:
             raise HttpError(f"body: it took more than {self.limits.body_timeout:g} s", 408, "Validation") from None
-        if len(body) > limit:
-            raise HttpError(f"body: expected at most {limit:,} bytes; send several requests", 413, "Validation")
         return bytes(body)
 
     async def compute(self, job: Job, receive: Receive) -> Request:

@@ -11,10 +11,9 @@ from typing import Any, Literal
 from msgspec import Struct, convert
 
 from bertwright.serving.errors import HttpError
-from bertwright.serving.route import Count, Job, Name, Results, Route, make_job, to_list
+from bertwright.serving.route import Count, Dimensions, Job, Name, Results, Route, make_job, to_list
 from bertwright.serving.served_models import ServedModels
 from bertwright.serving.tei_dialect import (
-    Dimensions,
     EmbedRequest,
     Side,
     SimilarityInputs,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from bertwright.serving.errors import HttpError
-from bertwright.serving.route import Job, Name, Results, Route, make_job
+from bertwright.serving.route import Dimensions, Job, Name, Results, Route, make_job
 from bertwright.serving.served_models import ServedModels
 
 PATH = "/v1/embeddings"
@@ -21,7 +21,7 @@ class EmbeddingsRequest(Struct):
 
     input: str | list[str | int | Ids]
     model: Name = None
-    dimensions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    dimensions: Dimensions = None
     encoding_format: Literal["float", "base64"] = "float"
     user: str | None = None
 

@@ -15,6 +15,8 @@ Texts = str | list[str]
 Name = str | None
 """Name of a model."""
 Count = Annotated[int, Meta(ge=1, le=10_000)]
+Dimensions = Annotated[int, Meta(ge=1, le=100_000)] | None
+"""Number of a vector's first numbers that are wanted; null: all."""
 
 
 class Results(NamedTuple):

@@ -154,8 +154,8 @@ class ServedModels:
         for name in self.settings.models:
             self._load(name, by_name)
         index, index_model = self._open_index(by_name, self.settings.index) if self.settings.index else (None, "")
-        for model in by_name.values():
-            if self.is_ready:  # at the start, the thread of the models does it, while the server says that it starts
+        if self.is_ready:  # at the start, another thread does it, while the server says that it starts
+            for model in by_name.values():
                 model.warm_up()
         for name, model in self.by_name.items():
             by_name[name].examples = model.examples

@@ -11,13 +11,12 @@ from msgspec import Meta, Struct, field
 
 from bertwright.inference.text_vectors import normalize_vectors
 from bertwright.serving.errors import HttpError
-from bertwright.serving.route import Job, Name, Results, Route, Texts, make_job, to_list
+from bertwright.serving.route import Dimensions, Job, Name, Results, Route, Texts, make_job, to_list
 from bertwright.serving.served_models import ServedModel, ServedModels
-from bertwright.tasks.reranking import Reranking
+from bertwright.tasks.reranking import Reranking, rank_texts
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 Side = Literal["Left", "Right", "left", "right"]
-Dimensions = Annotated[int, Meta(ge=1, le=100_000)] | None
 
 
 class Truncating(Struct, kw_only=True):
@@ -139,15 +138,10 @@ def rerank(models: ServedModels, body: RerankRequest, name: Name) -> Job:
 
     def reply(results: Results) -> list[Rank]:
         check_whole(body, results)
-        order = sorted(range(len(body.texts)), key=lambda index: -results.values[index])
         model = models.find(results.model)
         return [
-            Rank(
-                index,
-                score_of(model, results.values[index], body.raw_scores),
-                body.texts[index] if body.return_text else None,
-            )
-            for index in order
+            Rank(one.position, score_of(model, one.score, body.raw_scores), one.text if body.return_text else None)
+            for one in rank_texts(body.texts, results.values)
         ]
 
     return make_job(models, "rank", name, [(body.query, text) for text in body.texts], reply)

@@ -33,14 +33,8 @@ if TYPE_CHECKING:
     from bertwright.models.heads import TaskHead
 
 MANY_QUOTES = 0.05  # share of texts in quotes that may enclose the fields of a table
-MISSING: tuple[object, ...] = (
-    "NULL",
-    "NaN",
-    "nan",
-    "<NA>",
-    "#N/A",
-    [],
-)  # labels of rows without one, as programs write them
+# Labels of rows without one, as programs write them.
+MISSING: tuple[object, ...] = ("NULL", "NaN", "nan", "<NA>", "#N/A", [])
 UNDECIDED = ("gold_label", "-")  # column and label of SNLI's and MultiNLI's rows on which the annotators disagreed
 SEP = SPECIAL_TOKENS[3]
 OF_WINDOWS = re.compile("[\x80-\x84\x86-\x9f]")  # cp1252 read as latin-1; U+0085 is a line end

@@ -10,7 +10,7 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertwright.kernels.reference import spread_bias
+from bertwright.kernels.reference import activate, spread_bias
 from bertwright.models.encoder import PaddedEncoder
 from bertwright.systems.bert.bert_encoder import BertEncoder, Layer
 from bertwright.systems.bert.bert_for_pretraining import MaskedLMHead
@@ -99,13 +99,6 @@ class PaddedBert(PaddedEncoder):
         for number in self.order:
             hidden = self.layers[number](hidden, scores)
         return cast(Tensor, hidden)
-
-
-def activate(x: Tensor, activation: str) -> Tensor:
-    """Compute an activation by its name in `BertConfig`."""
-    if activation == "relu":
-        return F.relu(x)
-    return F.gelu(x, approximate="tanh" if activation == "gelu_tanh" else "none")
 
 
 def masked_token_logits(head: MaskedLMHead, states: Tensor, word_embeddings: Tensor) -> Tensor:

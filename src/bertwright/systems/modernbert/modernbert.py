@@ -22,7 +22,7 @@ from bertwright.base.settings import check_choice, check_limit, check_minimum
 from bertwright.kernels.attention import attention, windowed_attention
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout, embed_norm
-from bertwright.kernels.reference import EmbeddingTables, LayerNormParams
+from bertwright.kernels.reference import EmbeddingTables, LayerNormParams, activate
 from bertwright.kernels.rotary import rotate
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
@@ -198,8 +198,7 @@ class ModernBertLayer(Layer):
             context, hidden = context[positions], hidden[positions]
         hidden = hidden + dropout(self.attention_output(context), output_dropout, site + 1)
         activated, gate = self.intermediate(normalize(self.feed_forward_norm, hidden)).float().chunk(2, -1)  # T F
-        approximate = "tanh" if config.activation == "gelu_tanh" else "none"
-        gated = (F.gelu(activated, approximate=approximate) * gate).to(hidden.dtype)
+        gated = (activate(activated, config.activation) * gate).to(hidden.dtype)
         drop = make_dropout(self, config.mlp_dropout, packing, positions)
         output: Tensor = self.output(dropout(gated, drop, site + 2))
         return hidden + output
