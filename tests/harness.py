@@ -89,6 +89,21 @@ def same_weights(one: Path, other: Path) -> bool:
     return read_weight_file(one) == read_weight_file(other)
 
 
+@contextmanager
+def failing_after(calls: int, owner: type, method: str) -> Iterator[None]:
+    """Let a method raise OSError after some calls, until the block ends; the block must raise it."""
+    left, unbroken = iter(range(calls)), getattr(owner, method)
+
+    def fail(*arguments: Any) -> Any:
+        if next(left, None) is None:
+            raise OSError("the disk is gone")
+        return unbroken(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(OSError, match="gone"):
+        patched.setattr(owner, method, fail)
+        yield
+
+
 def read_untimed(run: Path) -> list[dict[str, Any]]:
     """Read the records of a run's metrics.jsonl without the values that a clock decides."""
     return [{name: value for name, value in record.items() if name not in TIMINGS} for record in read_metrics(run)]

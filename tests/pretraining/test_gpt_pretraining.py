@@ -22,7 +22,7 @@ from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.context import execution_context
 from bertwright.vocabulary.byte_pairs import learn_byte_pairs
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words
-from harness import same_weights
+from harness import failing_after, same_weights
 from helpers import read_output, text_reporter
 from small_runs import grammar
 
@@ -72,24 +72,12 @@ def test_examples_are_running_text_and_predict_every_next_token(tmp_path: Path, 
     assert (windows == first).all(1).any()
 
 
-def test_interrupted_run_resumes_to_the_bit_and_learns(
-    tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_run_resumes_to_the_bit_and_learns(tmp_path: Path, store: Path) -> None:
     reporter = text_reporter()
     unbroken = pretrain(make_settings(tmp_path / "unbroken", store), reporter)
     assert "causal LM perplexity" in read_output(reporter)
-    calls = iter(range(25))
-
-    def fail(self: GptObjective, model: Any, batch: Any) -> Any:
-        if next(calls, None) is None:
-            raise OSError("the disk is gone")
-        return compute_loss(self, model, batch)
-
-    compute_loss = GptObjective.loss
-    with monkeypatch.context() as patched:
-        patched.setattr(GptObjective, "loss", fail)
-        with pytest.raises(OSError, match="gone"):
-            pretrain(make_settings(tmp_path / "broken", store), text_reporter())
+    with failing_after(25, GptObjective, "loss"):
+        pretrain(make_settings(tmp_path / "broken", store), text_reporter())
     assert any((tmp_path / "broken" / "checkpoints").iterdir())
     resumed = pretrain(make_settings(tmp_path / "broken", store, resume=True), text_reporter())
     assert same_weights(unbroken, resumed)

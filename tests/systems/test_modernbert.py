@@ -27,7 +27,7 @@ from bertwright.systems.modernbert.modernbert_objective import ModernBertMaskedL
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from harness import same_weights
+from harness import failing_after, same_weights
 from small_runs import grammar
 from trained_tokenizers import write_tokenizer
 
@@ -177,21 +177,12 @@ def make_settings(run: Path, store: Path, **changes: Any) -> PretrainSettings:
     return from_table(PretrainSettings, table | changes, "test")
 
 
-def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(store, tmp_path, monkeypatch):
+def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(store, tmp_path):
     settings = make_settings(tmp_path / "unbroken", store)
     assert settings.data.mlm_probability == 0.3
     unbroken = pretrain(settings)
-    calls, compute_loss = iter(range(25)), ModernBertMaskedLM.loss
-
-    def fail(self: ModernBertMaskedLM, model: Any, batch: Any) -> Any:
-        if next(calls, None) is None:
-            raise OSError("the disk is gone")
-        return compute_loss(self, model, batch)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ModernBertMaskedLM, "loss", fail)
-        with pytest.raises(OSError, match="gone"):
-            pretrain(make_settings(tmp_path / "broken", store))
+    with failing_after(25, ModernBertMaskedLM, "loss"):
+        pretrain(make_settings(tmp_path / "broken", store))
     assert same_weights(unbroken, pretrain(make_settings(tmp_path / "broken", store, resume=True)))
     report = read_json(tmp_path / "unbroken" / "report.json")
     assert report["held_out_after"]["loss"] < report["held_out_before"]["loss"] - 1

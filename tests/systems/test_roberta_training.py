@@ -29,7 +29,7 @@ from bertwright.training.optimizer import OptimizerSettings, make_optimizer
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from harness import same_weights
+from harness import failing_after, same_weights
 from reference.converted import randomize_reference
 from small_runs import grammar
 from trained_tokenizers import SENTENCES, write_tokenizer
@@ -68,19 +68,10 @@ def test_a_learned_vocabulary_is_that_of_roberta(store):
     assert not {0, 2, 4} & set(raw.tolist())
 
 
-def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(store, tmp_path, monkeypatch):
+def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(store, tmp_path):
     unbroken = pretrain(make_settings(tmp_path / "unbroken", store))
-    calls, compute_loss = iter(range(25)), RobertaMaskedLM.loss
-
-    def fail(self: RobertaMaskedLM, model: Any, batch: Any) -> LossOutput:
-        if next(calls, None) is None:
-            raise OSError("the disk is gone")
-        return compute_loss(self, model, batch)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(RobertaMaskedLM, "loss", fail)
-        with pytest.raises(OSError, match="gone"):
-            pretrain(make_settings(tmp_path / "broken", store))
+    with failing_after(25, RobertaMaskedLM, "loss"):
+        pretrain(make_settings(tmp_path / "broken", store))
     assert same_weights(unbroken, pretrain(make_settings(tmp_path / "broken", store, resume=True)))
     report = read_json(tmp_path / "unbroken" / "report.json")
     assert report["held_out_after"]["loss"] < report["held_out_before"]["loss"] - 1
