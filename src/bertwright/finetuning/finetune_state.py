@@ -226,7 +226,7 @@ def _pooler_note(started: LoadResult[EncoderForTask], task: AnyTask) -> str:
     pooler = getattr(started.model.head, "pooler", None)
     if pooler is None or not is_untrained(pooler.dense):
         return ""
-    other = ", and --pooling mean reads the states of all tokens instead" if hasattr(task, "pooling") else ""
+    other = ", and --pooling mean reads the states of all tokens instead" if task.pooling is not None else ""
     return f"the model's pooler was never trained; fine-tuning trains it from its initial weights{other}"
 
 

@@ -33,7 +33,7 @@ def choose_pooling(tuning: TuningSettings, task: AnyTask, folder: Path) -> Pooli
     the folder has no pooler, or one that was never trained: its output says little of the text. A head that is
     continued keeps its own. Raises ValueError for a pooling that the task or this head does not have.
     """
-    own: tuple[str, ...] | None = getattr(task, "pooling", None)
+    own = task.pooling
     if tuning.pooling is not None and (own is None or (tuning.keep_head and HEAD_POOLINGS[tuning.pooling] != own)):
         reason = f"a head for {task.kind}" if own is None else f"the head of {folder}, with {describe_pooling(own)},"
         raise ValueError(f"pooling = {tuning.pooling!r}: {reason} does not have it; omit it")
@@ -41,7 +41,7 @@ def choose_pooling(tuning: TuningSettings, task: AnyTask, folder: Path) -> Pooli
         return PoolingChoice(own or ())
     if tuning.pooling is not None:
         return PoolingChoice(HEAD_POOLINGS[tuning.pooling] or (() if task.reads_pooler else ("cls",)))
-    if getattr(task, "both_orders", False):  # this head reads one state of each order
+    if task.both_orders:  # this head reads one state of each order
         return PoolingChoice(())
     if modules := read_sentence_modules(folder):
         return PoolingChoice(modules.modes, "as its modules.json says")

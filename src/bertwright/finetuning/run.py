@@ -9,16 +9,13 @@ RUN/before.json      the scores before the first step, of tasks that have some
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from bertwright.base.files import digest_file, read_json, write_text
+from bertwright.base.files import digest_file
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import (
@@ -28,9 +25,9 @@ from bertwright.finetuning.finetune_state import (
 )
 from bertwright.finetuning.pooling_choice import PoolingChoice
 from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
+from bertwright.finetuning.start_scores import Start, read_starts, write_starts
 from bertwright.interop.model_card import write_card
 from bertwright.interop.model_files import digest_model
-from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.statistics import compare
 from bertwright.models.encoder import EncoderConfig
 from bertwright.models.heads import TaskBatch
@@ -40,7 +37,6 @@ from bertwright.tasks.prediction import EvaluationResult, evaluate_examples
 from bertwright.tasks.presets import SPLITS
 from bertwright.tasks.score_formats import format_scores, make_score_table
 from bertwright.tasks.shown_examples import show_examples
-from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, data_warnings, digest_files
 from bertwright.tasks.task_folder import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
@@ -57,7 +53,7 @@ from bertwright.training.run_folder import (
 )
 from bertwright.training.train_run import train_run
 
-PLOT, BEFORE = "scores.png", "before.json"
+PLOT = "scores.png"
 MAX_SHOWN_WEIGHTS = 8
 
 
@@ -86,19 +82,12 @@ def finetune(
     )  # fmt: skip
 
 
-class Start(NamedTuple):
-    """Scores of a split before the first step."""
-
-    scores: Mapping[str, float]
-    examples: ExampleScores | None
-    """Numbers per example, for the interval of the difference; None if the metric has none."""
-
-
 @dataclass
 class FinetuneRun:
     """A fine-tuning run, as one rank sees it."""
 
     state: FinetuneState
+    """Its task has its choices on dev for the current weights, such as a threshold."""
     settings: FinetuneSettings
     context: ExecutionContext
     reporter: Reporter
@@ -107,17 +96,13 @@ class FinetuneRun:
     """By split, the scores before the first step, which a resumed run reads from its folder."""
     best: dict[str, EvaluationResult] = field(default_factory=dict, init=False)
     """By split, the evaluation with the highest score so far."""
-    task: AnyTask = field(init=False)
-    """The task with its choices on dev for the current weights, such as a threshold."""
     resumed_step: int = field(init=False)
     """Step of the weights with which this process begins."""
 
     def __post_init__(self) -> None:
-        self.task, self.resumed_step = self.state.task, self.state.optimizer.steps
-        if self.settings.resume and (path := self.settings.run / BEFORE).is_file():
-            for name, (scores, examples) in read_json(path).items():
-                found = ExampleScores(examples[0], np.array(examples[1], dtype=float)) if examples else None
-                self.before[name] = Start(scores, found)
+        self.resumed_step = self.state.optimizer.steps
+        if self.settings.resume:
+            self.before = read_starts(self.settings.run)
 
     def fit_settings(self) -> FitSettings:
         """Return the length of the run and the steps after which it evaluates and saves."""
@@ -133,7 +118,6 @@ class FinetuneRun:
             save_steps=range(save_every, steps, save_every) if save_every else eval_steps,
             metric=self.state.task.metric if self.state.dev else None,
             patience=settings.tuning.patience,
-            keep_checkpoints=settings.keep_checkpoints or self.temporary,
             track=settings.track,
             resumable=not self.temporary,
             resume_command=format_resume_command(settings, "finetune", self.context),
@@ -155,7 +139,7 @@ class FinetuneRun:
         """Score the model on dev; a task with a threshold chooses it there."""
         assert self.state.dev is not None
         scored = self.score(self.state.dev, tune=True)
-        self.task = scored.task
+        self.state = replace(self.state, task=scored.task)
         if not self.state.optimizer.steps and self.state.test:
             self.score(self.state.test)
         return scored.scores
@@ -164,7 +148,7 @@ class FinetuneRun:
         """Score the model on a split, with a live progress line."""
         state = self.state
         with self.reporter.progress(f"scoring {split.name}", split.encoded.num_items) as advance:
-            scored = evaluate_examples(state.model, self.task, split.examples, split.encoded, tune, advance)
+            scored = evaluate_examples(state.model, state.task, split.examples, split.encoded, tune, advance)
         if not state.optimizer.steps:
             self.record_before(split, scored)
         metric, best = state.task.metric, self.best.get(split.name)
@@ -177,22 +161,18 @@ class FinetuneRun:
         examples = scored.task.example_scores(split.examples, scored.predictions)
         self.before[split.name] = Start(scored.scores, examples)
         if not self.temporary and not self.context.rank:
-            starts = {
-                name: (one.scores, one.examples and (one.examples.formula, one.examples.values.tolist()))
-                for name, one in self.before.items()
-            }
-            write_text(self.settings.run / BEFORE, json.dumps(starts) + "\n")
+            write_starts(self.settings.run, self.before)
 
     def write_model(self, folder: Path) -> None:
         """Write the model with its task."""
-        write_task_folder(folder, TaskModel(self.state.model, self.task), self.state.tokenizer)
+        write_task_folder(folder, TaskModel(self.state.model, self.state.task), self.state.tokenizer)
 
     def read_model(self, folder: Path) -> None:
         """Load the weights of a checkpoint, and the task with its choices on dev at that step."""
         saved = load_task(folder)
         assert saved is not None
         self.state.model.load_state_dict(saved.model.state_dict())
-        self.task = saved.task
+        self.state = replace(self.state, task=saved.task)
 
     def print_summary(self) -> None:
         """Print the task, the model, the data and the settings, then warnings about the data."""
@@ -245,7 +225,7 @@ class FinetuneRun:
     def describe_head(self) -> str:
         """Describe where the head comes from and, in sequence-level tasks, what it reads."""
         tuning = self.settings.tuning
-        modes = getattr(self.state.task, "pooling", ())
+        modes = self.state.task.pooling
         source = f"from {self.settings.model}" if tuning.keep_head else "new"
         fit = f", {self.state.head_fit}" if self.state.head_fit else ""
         if self.settings.dry_run and self.state.head_init == "fit":
@@ -258,7 +238,7 @@ class FinetuneRun:
     def describe_weights(self) -> dict[str, str]:
         """Describe the class weights, if there are any; of many, the smallest and the largest ones."""
         task = self.state.task
-        pairs = list(zip(task.label_names, getattr(task, "class_weights", ()), strict=False))
+        pairs = list(zip(task.label_names, task.class_weights, strict=False))
         if len(pairs) > MAX_SHOWN_WEIGHTS:
             ordered = sorted(pairs, key=lambda pair: pair[1])
             pairs = [*ordered[: MAX_SHOWN_WEIGHTS // 2], ("…", 0.0), *ordered[-MAX_SHOWN_WEIGHTS // 2 :]]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertwright.base.files import new_file
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_minimum, check_not_str
-from bertwright.inference.decisions import DecisionSettings, Scored, decide, make_tables
+from bertwright.inference.decisions import DecisionSettings, Record, Scored, decide, make_tables
 from bertwright.inference.predict_settings import TABLE_SUFFIXES
 from bertwright.interop.model_files import check_model, is_finished_folder, model_folder
 from bertwright.tables.neighbours import join_as_glob
@@ -87,6 +87,26 @@ class EvaluateSettings:
             raise ValueError(f"--output and --errors: both are {self.output}; name two files")
 
 
+class _Evaluation(NamedTuple):
+    """Everything that is printed and written about a task's models on labeled examples."""
+
+    task: AnyTask
+    """The task, with the decisions that were made on these examples."""
+    examples: Sequence[Any]
+    predictions: Sequence[Any]
+    scores: dict[str, float]
+    found: dict[str, list[Record]]
+    """Rows of `decide` by subject."""
+    floors: list[FloorScores]
+    warnings: list[str]
+
+    def write_scores(self, path: Path) -> None:
+        """Write the scores, the details and what was decided as JSON."""
+        report = self.scores | self.task.score_details(self.examples, self.predictions) | self.found
+        report |= {"linear_floor": {floor.name: floor.scores[""] for floor in self.floors}} if self.floors else {}
+        path.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[str, float]:
     """Print the scores over the examples of all files together; return them by name.
 
@@ -106,21 +126,43 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
         raise ValueError(
             f"--{'compare' if settings.compare else 'reranker'}: {settings.model} has no text vectors; omit it"
         )
+    with (
+        new_file(settings.output) if settings.output else nullcontext() as scores_file,
+        new_file(settings.errors) if settings.errors else nullcontext() as errors_file,
+    ):
+        done = _evaluate_task(settings, reporter)
+        if scores_file is not None:
+            done.write_scores(scores_file)
+        if settings.errors is not None and errors_file is not None:
+            wrong = _write_errors(errors_file, settings.errors.suffix, done.task, done.examples, done.predictions)
+    name = f"{1 + len(settings.ensemble)} models" if settings.ensemble else settings.model
+    reporter.record(Heading(f"{name} on {len(done.examples):,} examples"))
+    _print_scores(reporter, done)
+    if settings.decisions.save_decisions:
+        from bertwright.tasks.task_folder import save_decisions
+
+        path = save_decisions(model_folder(settings.model), done.task)
+        reporter.record(Line(f"{path}: decisions written", "good"))
+    if settings.output is not None:
+        reporter.record(Line(f"{settings.output}: scores written"))
+    if settings.errors is not None:
+        reporter.record(Line(f"{settings.errors}: {wrong:,} wrong predictions written"))
+    return done.scores
+
+
+def _evaluate_task(settings: EvaluateSettings, reporter: Reporter) -> _Evaluation:
+    """Read the examples, predict, decide what the settings ask for, and score."""
     from bertwright.inference.load_task_models import load_for_task
     from bertwright.tasks.ensemble import predict_ensemble
     from bertwright.tasks.shown_examples import show_examples
-    from bertwright.tasks.task_folder import save_decisions
     from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.context import execution_context
 
-    with (
-        new_file(settings.output) if settings.output else nullcontext() as temporary,
-        new_file(settings.errors) if settings.errors else nullcontext() as errors_file,
-        execution_context(settings.device) as context,
-    ):
+    inputs = join_as_glob(settings.inputs)
+    with execution_context(settings.device) as context:
         names = (settings.model, *settings.ensemble)
         model, members, task, notices = load_for_task(names, settings.overrides, settings.threshold, context)
-        examples = [example for path in join_as_glob(settings.inputs) for example in task.read(path)]
+        examples = [example for path in inputs for example in task.read(path)]
         if not examples:
             raise ValueError(f"{settings.inputs[0]}: no examples in it")
         task.check(examples)
@@ -128,38 +170,16 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
             show_examples(reporter, task, "examples", settings.inputs, examples, settings.show_examples)
         encoded = task.encode(examples, model.tokenizer, labeled=False)
         with reporter.progress("evaluating", encoded.num_items) as advance:
-            outputs = predict_ensemble(members, encoded, advance)
-        inputs, scored = join_as_glob(settings.inputs), Scored(examples, encoded, outputs)
+            scored = Scored(examples, encoded, predict_ensemble(members, encoded, advance))
         decided, found = decide(settings.decisions, task, scored, inputs)
         floors = _score_floors(settings, task, examples, reporter) if settings.linear_floor else []
-        task, predictions = decided, scored.decode(decided)
-        scores = task.score(examples, predictions)
-        if temporary is not None:
-            report = scores | task.score_details(examples, predictions) | found
-            report |= {"linear_floor": {floor.name: floor.scores[""] for floor in floors}} if floors else {}
-            temporary.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        if settings.errors is not None and errors_file is not None:
-            wrong = _write_errors(errors_file, settings.errors.suffix, task, examples, predictions)
-    name = f"{len(members)} models" if settings.ensemble else settings.model
-    reporter.record(Heading(f"{name} on {len(examples):,} examples"))
-    warnings = notices + task.warnings(examples, settings.inputs)
-    warnings += task.truncation_warnings(len(examples), encoded.truncated, model.config.max_positions)
+        predictions = scored.decode(decided)
+        scores = decided.score(examples, predictions)
+    warnings = notices + decided.warnings(examples, settings.inputs)
+    warnings += decided.truncation_warnings(len(examples), encoded.truncated, model.config.max_positions)
     warnings += InputCounts.count(len(examples), encoded, model.tokenizer).vocabulary_warnings()
-    for warning in warnings + task.single_class_warnings(predictions):
-        reporter.note(warning)
-    _print_scores(reporter, task, examples, predictions, scores)
-    for table in make_tables(found):
-        reporter.record(Rows(table.columns, table.rows, texts=(0,)))
-    for floor in floors:
-        reporter.record(Line(floor.describe(task.metric)))
-    if settings.decisions.save_decisions:
-        path = save_decisions(model_folder(settings.model), task)
-        reporter.record(Line(f"{path}: decisions written", "good"))
-    if settings.output is not None:
-        reporter.record(Line(f"{settings.output}: scores written"))
-    if settings.errors is not None:
-        reporter.record(Line(f"{settings.errors}: {wrong:,} wrong predictions written"))
-    return scores
+    warnings += decided.single_class_warnings(predictions)
+    return _Evaluation(decided, examples, predictions, scores, found, floors, warnings)
 
 
 def _score_floors(
@@ -193,13 +213,18 @@ def _write_errors(path: Path, suffix: str, task: AnyTask, examples: Sequence[Any
     return len(wrong)
 
 
-def _print_scores(
-    reporter: Reporter, task: AnyTask, examples: Sequence[Any], predictions: Sequence[Any], scores: Mapping[str, float]
-) -> None:
-    """Print the scores, and the tables and notes of the task."""
+def _print_scores(reporter: Reporter, done: _Evaluation) -> None:
+    """Print warnings, scores, the tables and notes of the task, what was decided, and the floors."""
     from bertwright.tasks.score_formats import make_score_table
 
-    for table in (make_score_table({"score": scores}, task.metric), *task.score_tables(examples, predictions)):
+    for warning in done.warnings:
+        reporter.note(warning)
+    task, labeled = done.task, (done.examples, done.predictions)
+    for table in (make_score_table({"score": done.scores}, task.metric), *task.score_tables(*labeled)):
         reporter.record(Rows(table.columns, table.rows, texts=(0,)))
-    for note in task.score_notes(examples, predictions):
+    for note in task.score_notes(*labeled):
         reporter.record(Line(note))
+    for table in make_tables(done.found):
+        reporter.record(Rows(table.columns, table.rows, texts=(0,)))
+    for floor in done.floors:
+        reporter.record(Line(floor.describe(task.metric)))

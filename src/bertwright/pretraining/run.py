@@ -28,6 +28,7 @@ from bertwright.interop.sentence_modules import SentenceModules, read_sentence_m
 from bertwright.models.encoder import EncoderModel
 from bertwright.objectives.objective import AnyObjective, Column, Examples, MicroBatch, OneSentenceError
 from bertwright.pretraining.evaluation import PlateauDetector, evaluate
+from bertwright.pretraining.initial_model import check_lengths, describe_untrained_positions, initial_model
 from bertwright.pretraining.settings import RESUME_OVERRIDES, PretrainSettings
 from bertwright.tokenstore.store import local_store
 from bertwright.training import checkpoint
@@ -91,7 +92,7 @@ def open_run(
         data.check_shards(shards)
     held_out = _open_held_out(settings, store / "held_out", tokenizer, reporter)
     source = latest or (model_folder(settings.model.init) if settings.model.init is not None else None)
-    model = _initial_model(settings, tokenizer, source, reporter, is_checkpoint=latest is not None)
+    model = initial_model(settings, tokenizer, source, reporter, is_checkpoint=latest is not None)
     modules = read_sentence_modules(source) if source else None
     if modules and latest is None:
         reporter.note(
@@ -100,8 +101,8 @@ def open_run(
             f"sentence-transformers. The model of this run keeps its modules: {modules.description}."
         )
     check_finite_weights(model, 0)
-    _check_lengths(settings, model)
-    if latest is None and settings.model.init is None and (text := _describe_untrained_positions(settings, model)):
+    check_lengths(settings, model)
+    if latest is None and settings.model.init is None and (text := describe_untrained_positions(settings, model)):
         reporter.note(text)
     # What the ranks divide waits on the CPU, so that no GPU ever has the moments of the whole model.
     prepare_model(model, replace(context, device=torch.device("cpu")) if shards > 1 else context)
@@ -142,54 +143,6 @@ def _open_held_out(
         if text := examples.describe_small_validation(settings.eval_sequences):
             reporter.note(f"{folder}: {text}")
     return held_out
-
-
-def _initial_model(
-    settings: PretrainSettings, tokenizer: TextTokenizer, folder: Path | None, reporter: Reporter, is_checkpoint: bool
-) -> EncoderModel:
-    """Return the model of a folder, a checkpoint or that of --init; without one, a new model with random weights."""
-    model: EncoderModel
-    if folder is None:
-        model = settings.objective.new_model(settings.model, tokenizer.vocab_size, settings.data.seed)
-        return model
-    assert settings.store is not None  # checked by PretrainSettings
-    if not settings.objective.adapts_vocabulary and open_tokenizer(folder).digest != tokenizer.digest:
-        raise ValueError(
-            f"{folder}: expected the vocabulary of {display(settings.store)}, got another; prepare the text again with "
-            f"--vocabulary {folder}"
-        )
-    model, notices = settings.objective.load_model(folder, settings.model, tokenizer, is_checkpoint)
-    for text in notices:
-        reporter.note(text)
-    return model
-
-
-def _check_lengths(settings: PretrainSettings, model: EncoderModel) -> None:
-    """Raise ValueError for sequences that the model cannot read: too long, or pairs without a second segment type."""
-    if settings.data.segments == "pair" and model.config.type_vocab_size < 2:
-        raise ValueError(
-            "segments = pair: expected a model with two segment types, got type_vocab_size = 1; use --segments single"
-        )
-    source = f"{settings.run / 'settings.toml'}: " if settings.resume else ""
-    for phase in settings.phases:
-        if phase.data.max_length > model.config.max_positions:
-            raise ValueError(
-                f"{source}max_length = {phase.data.max_length}: the model has {model.config.max_positions} positions; "
-                "raise --max-positions, lower --max-length or --long-length, or omit the long phase (--long-ratio 0)"
-            )
-
-
-def _describe_untrained_positions(settings: PretrainSettings, model: EncoderModel) -> str | None:
-    """Return a notice if a new model has learned positions that no step reads; else None."""
-    longest, positions = max(phase.data.max_length for phase in settings.phases), model.config.max_positions
-    learned = any("position" in name for name, parameter in model.named_parameters() if parameter.requires_grad)
-    if longest >= positions or not learned:
-        return None
-    return (
-        f"the model has {positions:,} positions, but the longest sequences of this run have {longest:,} tokens, so "
-        f"positions {longest:,} to {positions - 1:,} keep their random vectors and longer texts are read badly; use "
-        f"--max-positions {longest}, or a long phase (--long-ratio 0.1 --long-length {positions})"
-    )
 
 
 @dataclass

@@ -74,6 +74,13 @@ class Task(ABC, Generic[E, P]):
     """Longest sequence in tokens, [CLS] and [SEP] included."""
     labels: tuple[str, ...] = ()
     """All labels, in the order of the head's outputs; a field of the types that learn them from the training data."""
+    class_weights: tuple[float, ...] = ()
+    """Factor in the loss of training of each label; empty: 1. A field of the types whose labels are classes."""
+    pooling: tuple[str, ...] | None = None
+    """Modes in which the head pools the states of all tokens; empty: it reads the pooler's output. None: its states are
+    not pooled; a field of the other types."""
+    both_orders: bool = False
+    """Whether the head reads each pair of texts in both orders; a field of the types that can."""
 
     @property
     def label_names(self) -> tuple[str, ...]:

@@ -177,7 +177,7 @@ def continue_task(folder: Path, task: AnyTask) -> AnyTask:
             f"one for {format_labels(trained.label_names)}; omit --keep-head for a new head"
         )
     changes: dict[str, Any] = {} if trained.label_names == task.label_names else {"labels": trained.label_names}
-    if hasattr(trained, "pooling"):
+    if trained.pooling is not None:
         changes["pooling"] = trained.pooling
     return replace(task, **changes)  # type: ignore[type-var]
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from bertwright.base.reporter import Line, Reporter
+from bertwright.base.reporter import MUTE, Line, Reporter
 from bertwright.kernels.fused_encoder import release_memory
 from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
@@ -26,7 +26,7 @@ from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import Loss, LossModule, StepResult, train_steps, wrap_forward
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.prefetch import prefetch
-from bertwright.training.recorder import Recorder, find_best_step, open_recorder
+from bertwright.training.recorder import FollowingRecorder, Recorder, find_best_step, open_recorder
 from bertwright.training.schedules import LRSchedule
 from bertwright.training.stopwatch import Stopwatch
 from bertwright.training.tracking import TrackerName
@@ -64,8 +64,6 @@ class FitSettings:
     """Name of the score that decides which weights are the best. None: the weights of the last step are the result."""
     patience: int | None = None
     """Stop after this many evaluations in a row without a better score. None: train to the last step."""
-    keep_checkpoints: bool = True
-    """Whether the checkpoints remain after the run has finished."""
     track: TrackerName | None = None
     """Program that gets a copy of each record of metrics.jsonl."""
     resumable: bool = True
@@ -190,15 +188,9 @@ def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext,
         )
         if opened:
             return _Fit(settings, spec, context, reporter, opened[0]).run()
+        follower = _Fit(settings, replace(spec, evaluate=None), context, MUTE, FollowingRecorder(settings, spec))
         with graceful_shutdown() as stop_signals:  # Ctrl-C reaches all ranks, which must stop after the same step
-            for result in train_until_stopped(spec, context, stop_signals):
-                if settings.saves(result.step) or settings.evaluates(result.step):
-                    gather_weights(spec)
-                if settings.saves(result.step) and result.step < settings.steps and settings.resumable:
-                    spec.optimizer.state()  # with rank 0, in Recorder.save
-        gather_weights(spec)
-        if settings.resumable:
-            spec.optimizer.state()
+            follower.train(stop_signals)
         return FitResult({}, spec.optimizer.steps)
 
 
@@ -243,7 +235,7 @@ def train_until_stopped(
 
 @dataclass
 class _Fit(Generic[M]):
-    """A run on rank 0."""
+    """A run on one rank; only rank 0 evaluates, saves and reports."""
 
     settings: FitSettings
     spec: TrainingSpec[M]

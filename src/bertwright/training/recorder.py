@@ -135,6 +135,18 @@ class FolderRecorder:
         self.spec.write_model(folder)
 
 
+@dataclass
+class FollowingRecorder(MemoryRecorder):
+    """What the other ranks do while rank 0 saves: they give their part of the optimizer's state."""
+
+    def write(self, kind: str, values: Mapping[str, float]) -> None:
+        """Write nothing."""
+
+    def save(self) -> None:
+        if self.settings.resumable:
+            self.spec.optimizer.state()
+
+
 Recorder = MemoryRecorder | FolderRecorder
 
 

@@ -53,19 +53,13 @@ def train_run(
 ) -> Path:
     """Start or resume a run; return its model folder, or the run folder on other ranks and in a dry run.
 
-    `resume_overrides`, `distributed`: see `locked_run`. `keep_checkpoints` False: delete the checkpoints of a finished
-    run that was killed before it had deleted them. Raises the errors of `open_run` and `fit`.
+    `resume_overrides`, `distributed`: see `locked_run`. `keep_checkpoints` False: delete the checkpoints when the run
+    has finished, also if it was killed before it had deleted them. Raises the errors of `open_run` and `fit`.
     """
     if settings.dry_run:
         check_single_process("a dry run")
         check_run_directory(settings, resume_overrides)
-        with execution_context(settings.device) as context:
-            run = open_run(context, reporter)
-            run.print_summary()
-            if not settings.show_examples:
-                cost = run.describe_cost()
-                reporter.record(Heading("The whole run, estimated on this machine"))
-                reporter.record(Fields(cost))
+        _describe_run(settings, open_run, reporter)
         return settings.run
     with locked_run(settings, resume_overrides, distributed) as context:
         folder, reporter = settings.run / "model", reporter if context.is_main_process else MUTE
@@ -78,24 +72,37 @@ def train_run(
         run_on_rank_0(run.record_start, settings.run, context.device)
         if context.is_main_process:
             run.print_summary()
-        spec, fit_settings = run.spec(), run.fit_settings()
+        spec = run.spec()
         started = spec.watch.last = time.perf_counter()
-        result = fit(fit_settings, spec, context, reporter)
+        result = fit(run.fit_settings(), spec, context, reporter)
         if not context.is_main_process:
             return settings.run
         report = run.make_report(result)
         spec.watch.mark("report")
-        fields: dict[str, Any] = {
+        fields = {
             "steps": spec.optimizer.steps,
             "seconds_of_this_process": time.perf_counter() - started,
+            "seconds_by_part": dict(spec.watch.seconds),
         }
-        fields |= {"seconds_by_part": dict(spec.watch.seconds)}
         write_json(settings.run / "report.json", fields | total_work(settings.run) | report)
         assert spec.write_model is not None
         with atomic_folder(folder) as temporary:  # last: the folder exists if and only if the run is finished
             spec.write_model(temporary)
             run.write_card(temporary, report)
-        if not fit_settings.keep_checkpoints:
+        if not keep_checkpoints:
             delete_weights(settings.run, with_model=False)
         run.print_results(report)
     return folder
+
+
+def _describe_run(
+    settings: RunSettings, open_run: Callable[[ExecutionContext, Reporter], TrainingRun], reporter: Reporter
+) -> None:
+    """Report what a run would do and, without examples to show, its cost; write nothing."""
+    with execution_context(settings.device) as context:
+        run = open_run(context, reporter)
+        run.print_summary()
+        if not settings.show_examples:
+            cost = run.describe_cost()
+            reporter.record(Heading("The whole run, estimated on this machine"))
+            reporter.record(Fields(cost))

@@ -213,7 +213,6 @@ class TranslationRun:
             eval_steps=range(settings.eval_every, settings.steps, settings.eval_every),
             save_steps=range(settings.save_every, settings.steps, settings.save_every),
             keep_last=settings.average,
-            keep_checkpoints=settings.keep_checkpoints,
             resume_command=format_resume_command(settings, "train-translation", self.context),
         )
 

@@ -181,7 +181,7 @@ def with_model_of(settings: S, parents: Sequence[Path], step: int | None = None)
         return settings
     model = parents[0] / "model" if step is None else checkpoint.path_of(parents[0] / "checkpoints", step)
     settings = replace(settings, model=str(model))
-    if not hasattr(settings.task.build_task(), "pooling"):
+    if settings.task.build_task().pooling is None:
         return settings
     if isinstance(settings, ProbeSettings):
         return replace(settings, pooling=settings.pooling or "cls")
