@@ -13,7 +13,8 @@ BIN := .venv/bin
 
 MACHINES ?= x86_64 aarch64
 
-.PHONY: install demo test test-slow test-arm test-machines test-sanitize test-browser wheels release docs check clean
+.PHONY: install demo test tests test-slow test-arm test-machines test-sanitize test-browser wheels release docs check style types \
+    clean
 
 install: .venv/installed
 
@@ -24,19 +25,27 @@ PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compi
 	$(PYTHON) -m venv .venv
 	$(PIP_INSTALL) torch
 	$(PIP_INSTALL) --editable '.[test]'
-	$(BIN)/python -m compileall -q src
+	$(BIN)/python -m compileall -q -j 0 src
 	touch $@
 
 demo: install
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash demo/run.sh
 
-check: install
+check: style types
+
+style: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: install
 	$(BIN)/mypy
 
+# mypy has one thread and takes a minute, so it runs beside the tests.
+test: style
+	$(MAKE) --jobs 2 types tests
+
 # A process for each core, of one thread each; a file's tests stay together, for what they share. conftest.py orders them.
-test: check
+tests:
 	BERTWRIGHT_REQUIRE_NATIVE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' --numprocesses auto \
 	    --dist loadfile --no-loadscope-reorder
 

@@ -167,6 +167,7 @@ def make_tuning(tiny_bert: Path, review_files: Path) -> Callable[..., FinetuneSe
             "epochs": 4.0,
             "batch_size": 16,
             "log_every": 4,
+            "linear_floor": False,
             "optimizer": OptimizerSettings(learning_rate=3e-3, warmup_ratio=0.1, bias_correction=True),
             "device": CPU,
         }

@@ -24,7 +24,7 @@ Make = Callable[..., Any]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory, make_tuning: Make) -> Path:
     """The model of a short fine-tuning."""
-    return finetune(make_tuning(tmp_path_factory.mktemp("card") / "run", epochs=1.0))
+    return finetune(make_tuning(tmp_path_factory.mktemp("card") / "run", epochs=1.0, linear_floor=True))
 
 
 def test_card_of_a_fine_tuning_has_the_measured_scores_and_the_floors(model: Path, review_files: Path) -> None:

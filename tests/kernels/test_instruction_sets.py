@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import platform
 import shutil
 import subprocess
+from typing import Any
 
 import instruction_sets
 import pytest
@@ -66,13 +66,21 @@ def test_kernels_on_an_emulated_instruction_set_pass(name: str) -> None:
     check(instruction_sets.run(instruction_sets.EMULATED[name]), " passed")
 
 
+def compilations(compiler: str, machine: str) -> list[Any]:
+    """Return a compiler with each instruction set of a machine; every second one is left to the slow tests."""
+    return [
+        pytest.param(compiler, level, marks=[pytest.mark.slow] * (number % 2), id=f"{compiler}-{level.name}")
+        for number, level in enumerate(INSTRUCTION_SETS[machine])
+    ]
+
+
 @pytest.mark.parametrize(
     ("compiler", "level"),
     [
-        *itertools.product(["g++", "clang++"], INSTRUCTION_SETS["x86_64"]),
-        *itertools.product(["aarch64-linux-gnu-g++"], INSTRUCTION_SETS["aarch64"]),
+        *compilations("g++", "x86_64"),
+        *compilations("clang++", "x86_64"),
+        *compilations("aarch64-linux-gnu-g++", "aarch64"),
     ],
-    ids=lambda value: getattr(value, "name", value),
 )
 def test_sources_compile_without_warnings(compiler: str, level: InstructionSet) -> None:
     if shutil.which(compiler) is None:

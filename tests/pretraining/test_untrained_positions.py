@@ -12,7 +12,7 @@ import bertwright
 from bertwright.base.settings import from_table, merge
 from bertwright.models.encoder import EncoderModel
 from bertwright.planning.recipe_choice import choose_settings
-from bertwright.pretraining.run import _check_lengths, _describe_untrained_positions
+from bertwright.pretraining.initial_model import check_lengths, describe_untrained_positions
 from bertwright.pretraining.settings import LongPhase, ModelSettings, PretrainSettings
 from bertwright.systems.bert.bert_encoder import BertEncoder
 
@@ -47,7 +47,7 @@ def untrained(long: LongPhase, **model: object) -> str | None:
     shape = ModelSettings(size="tiny", num_layers=1, max_positions=64, **model)  # type: ignore[arg-type]
     settings = PretrainSettings(run=Path("run"), store=Path("store"), model=shape, long=long)
     settings = merge_length(settings, 32)
-    return _describe_untrained_positions(settings, EncoderModel(BertEncoder(shape.config(50, causal=False))))
+    return describe_untrained_positions(settings, EncoderModel(BertEncoder(shape.config(50, causal=False))))
 
 
 def merge_length(settings: PretrainSettings, length: int) -> PretrainSettings:
@@ -70,4 +70,4 @@ def test_pairs_need_a_second_segment_type() -> None:
     settings = replace(settings, data=replace(settings.data, objective="mlm", segments="pair"))
     config = replace(shape.config(50, causal=False), type_vocab_size=1)
     with pytest.raises(ValueError, match=r"segments = pair: .*type_vocab_size = 1; use --segments single"):
-        _check_lengths(settings, EncoderModel(BertEncoder(config)))
+        check_lengths(settings, EncoderModel(BertEncoder(config)))

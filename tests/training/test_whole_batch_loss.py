@@ -109,12 +109,18 @@ def take_step(spec: TrainingSpec[Any]) -> tuple[Gradients, StepResult]:
         return gradients, next(results)
 
 
-def take_step_on_rank(parts: tuple[int, int], divide: bool) -> tuple[Gradients, dict[str, float], float]:
-    """Do as `take_step` on one of two ranks; `parts`: micro-batches of each."""
-    rank = int(os.environ["RANK"])
+SHARES = [((1, 1), False), ((3, 3), False), ((1, 3), False), ((1, 1), True), ((3, 3), True)]
+"""Micro-batches of each of two ranks, and whether they divide the weights."""
+
+
+def take_steps_on_rank() -> list[tuple[Gradients, dict[str, float], float]]:
+    """Take a step with each of `SHARES` on one of two ranks."""
+    rank, taken = int(os.environ["RANK"]), []
     with process_group(2, CPU.device):
-        gradients, result = take_step(make_spec(parts[rank], rank, 2, divide))
-        return gradients, result.sums, result.gradient_norm
+        for parts, divide in SHARES:
+            gradients, result = take_step(make_spec(parts[rank], rank, 2, divide))
+            taken.append((gradients, result.sums, result.gradient_norm))
+    return taken
 
 
 @pytest.fixture(scope="module")
@@ -150,19 +156,16 @@ def test_micro_batches_give_the_gradients_of_the_whole_batch(
     assert result.gradient_norm == pytest.approx(float(norm), abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("parts", "divide"), [((1, 1), False), ((3, 3), False), ((1, 3), False), ((1, 1), True), ((3, 3), True)]
-)
-def test_two_ranks_give_the_gradients_of_the_whole_batch(
-    parts: tuple[int, int], divide: bool, direct: tuple[Gradients, dict[str, float]]
-) -> None:
+def test_two_ranks_give_the_gradients_of_the_whole_batch(direct: tuple[Gradients, dict[str, float]]) -> None:
     """The ranks have 7 and 6 pairs, also if they divide the weights."""
-    results = run_on_ranks(2, take_step_on_rank, parts, divide)
-    for rank, (gradients, sums, norm) in results.items():
-        assert (sums, norm) == results[0][1:]
-        assert sums == pytest.approx(direct[1], abs=1e-6)
-        if rank == 0 or not divide:
-            check_gradients(gradients, direct[0])
+    results = run_on_ranks(2, take_steps_on_rank)
+    for number, (_, divide) in enumerate(SHARES):
+        for rank, taken in results.items():
+            gradients, sums, norm = taken[number]
+            assert (sums, norm) == results[0][number][1:]
+            assert sums == pytest.approx(direct[1], abs=1e-6)
+            if rank == 0 or not divide:
+                check_gradients(gradients, direct[0])
 
 
 def test_killed_training_resumes_to_the_bit_and_finds_translations(tmp_path: Path) -> None:
