@@ -208,11 +208,6 @@ def test_texts_and_predictions_may_be_piped(at: Path, pipe_in: Callable[[str | b
         r"the bear +(dry|very wet 👍) .*\n +the wolf ", run_successfully(f"predict classification - {HERE}")
     )
 
-    with start_command(f"predict classification --inputs - --output - {HERE}", stdin=subprocess.PIPE) as process:
-        out, err = process.communicate("the bear\nthe wolf\n")
-    assert [set(json.loads(line)) >= {"label", "probability"} for line in out.splitlines()] == [True, True]
-    assert "standard output: 2 predictions" in err
-
 
 def save_with_trained_nsp(folder: Path, output: Path) -> None:
     """Write a model with the biases that only next-sentence prediction gives it."""

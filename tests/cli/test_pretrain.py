@@ -429,7 +429,7 @@ def test_missing_heads_of_init_are_reported(tmp_path: Path, make_settings: Make,
 # Resuming
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_run_killed_several_times_ends_with_the_same_bits(tmp_path: Path, make_settings: Make, kills: int) -> None:
     settings = make_settings(tmp_path / "unbroken", steps=40, save_every=2, long=LongPhase(0.5, 64))
     started = time.monotonic()
@@ -515,6 +515,7 @@ def test_ctrl_c_stops_all_ranks_and_the_printed_command_resumes_them(tmp_path: P
     assert 0 < saved[1] < saved[2]
 
 
+@pytest.mark.slow
 def test_each_rank_reports_its_failure_in_one_line(unfinished: PretrainSettings) -> None:
     ranks = [*TORCHRUN, "--nproc-per-node", "2", "-m", "--"]
     command = [*ranks, "bertwright", "pretrain", "--run", str(unfinished.run), "--resume"]

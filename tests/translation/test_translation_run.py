@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import re
 import signal
 import zipfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from bertwright.translation import run as translation_run
 from bertwright.translation.run import average_checkpoints, train_translation
 from bertwright.translation.settings import TrainTranslationSettings, TranslateSettings, check_training_inputs
 from bertwright.translation.translator import load_translator, translate
-from harness import read_untimed, run_and_capture
+from harness import read_untimed, run_and_capture, start_process
 from helpers import CPU, read_output
 
 WORDS = dict(zip("one two three four five six".split(), "eins zwei drei vier fünf sechs".split(), strict=True))
@@ -215,10 +215,8 @@ def test_a_killed_run_resumes_to_the_bit(tmp_path: Path, architecture: str) -> N
         changes["vectors"] = write_vectors(tmp_path)
     unbroken, killed = (make_settings(tmp_path, name, **changes) for name in ("unbroken", "killed"))
     train_translation(unbroken, MUTE)
-    context = multiprocessing.get_context("forkserver")
     for settings, kill_at in ((killed, 5), (replace(killed, resume=True), 9)):
-        process = context.Process(target=train_and_kill, args=(settings, kill_at), daemon=True)
-        process.start()
+        process = start_process(partial(train_and_kill, kill_at=kill_at), settings)
         process.join(timeout=300)
         assert process.exitcode == -signal.SIGKILL
     train_translation(replace(killed, resume=True), MUTE)
@@ -246,6 +244,7 @@ def test_a_finished_run_that_was_killed_before_its_checkpoints_were_deleted_dele
     assert (settings.run / "model").is_dir()
 
 
+@pytest.mark.usefixtures("small_model")
 def test_the_mean_of_equal_checkpoints_is_the_checkpoint(tmp_path: Path) -> None:
     settings = make_settings(tmp_path, steps=2, save_every=1, keep_checkpoints=True)
     model_folder = train_translation(settings, MUTE)

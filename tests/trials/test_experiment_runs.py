@@ -315,7 +315,7 @@ def check_started_once(settings: ExperimentSettings) -> None:
 def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path) -> None:
     unbroken, _ = finished_run
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
-    copy_results(unbroken, settings, is_pretraining("mlm"))
+    copy_results(unbroken, settings, lambda job: isinstance(job, Finetune) and "LTR" in job.name)
     processes = [start_process(experiment, settings) for _ in range(2)]
     for process in processes:
         process.join()

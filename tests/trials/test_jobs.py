@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -92,11 +92,13 @@ def test_a_setting_that_may_be_unset_is_unset_by_default() -> None:
     """A key shows no difference between unset and the default, which is another value."""
 
     def list_fields(cls: type[Any]) -> Iterator[tuple[str, Any]]:
-        for name, hint in get_type_hints(cls).items():
+        hints = get_type_hints(cls)
+        for field in fields(cls):
+            hint = hints[field.name]
             if is_dataclass(hint):
                 yield from list_fields(hint)
             elif type(None) in get_args(hint):
-                yield f"{cls.__name__}.{name}", cls.__dataclass_fields__[name].default
+                yield f"{cls.__name__}.{field.name}", field.default
 
     tasks = {type(preset.task) for preset in PRESETS.values()}
     for cls in (PretrainSettings, FinetuneSettings, ProbeSettings, *tasks):

@@ -30,7 +30,7 @@ class Verb(NamedTuple):
     usual: str = ""
     """Fields of its usual options, which --help shows where the command has many; empty: all."""
     check: str = ""
-    """Function beside the settings that checks the inputs without torch."""
+    """Function beside the settings that checks the inputs without torch; empty: the function of the library does."""
     restarts: bool = False
     """A run that torchrun restarts goes on by itself."""
     prints_results: Callable[[Any], bool] = lambda settings: False
@@ -132,7 +132,6 @@ VERBS = (
         "distill", "inference.distill:DistillSettings", "inference.distill:distill",
         "make a smaller model with the vectors of a teacher",
         "bertwright distill runs/vectors --layers 0 2 5 --texts texts.txt --run runs/small",
-        check="check_inputs",
     ),
     Verb(
         "grid", "trials.grid_settings:GridSettings", "trials.grid:grid",
@@ -274,7 +273,6 @@ VERBS = (
         "check on labeled files what int8 costs, and write the model",
         "bertwright quantize runs/task runs/task-int8 --dev dev.tsv",
         "model output dev max_drop kind split threads",
-        check="check_inputs",
     ),
     Verb(
         "report", "reports.run_report:ReportSettings", "reports.run_report:report",
@@ -285,13 +283,11 @@ VERBS = (
         "check-labels", "reports.check_labels:CheckLabelsSettings", "reports.check_labels:check_labels",
         "list training rows whose label is probably wrong",
         "bertwright check-labels train.tsv --output suspects.tsv",
-        check="check_inputs",
     ),
     Verb(
         "push", "reports.push:PushSettings", "reports.push:push",
         "send a model folder with its card to the Hugging Face hub",
         "bertwright push runs/sst2 me/sst2 --license apache-2.0 --language en",
-        check="check_inputs",
     ),
     Verb(
         "export", "exporting.export_settings:ExportSettings", "exporting.export:export",
