@@ -36,8 +36,8 @@ class Request:
     costs: Sequence[int]
     """Estimated tokens per item."""
     future: asyncio.Future[None]
-    began: float = field(default_factory=time.perf_counter)
-    waits_since: float = field(default_factory=time.perf_counter)
+    waits_since: float
+    """Time since which nothing of it is computed."""
     taken: int = 0
     """Items that have left the queue."""
     done: int = 0
@@ -47,6 +47,12 @@ class Request:
     queue_s: float = 0.0
     tokenize_s: float = 0.0
     compute_s: float = 0.0
+
+    def end_wait(self) -> None:
+        """Add the time in which nothing was computed to `queue_s`."""
+        now = time.perf_counter()
+        self.queue_s += now - self.waits_since
+        self.waits_since = now
 
 
 class Part(NamedTuple):
@@ -90,9 +96,14 @@ class Batcher:
         find: Callable[[str], ServedModel],
         batch_tokens: int,
         observe: Callable[[int, int], None] = lambda items, tokens: None,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start the thread. `find`: return the model of a name; `observe`: receive items and tokens of each batch."""
-        self.find, self.batch_tokens, self.observe = find, batch_tokens, observe
+        """Start the thread.
+
+        `find`: return the model of a name; `observe`: receive items and tokens of each batch; `prepare`: what the
+        thread does first.
+        """
+        self.find, self.batch_tokens, self.observe, self.prepare = find, batch_tokens, observe, prepare
         self.waiting: deque[Request] = deque()
         self.tokens = dict[str, int]()  # estimated, of all that waits or is computed, by model
         self.changed = threading.Condition()
@@ -105,12 +116,12 @@ class Batcher:
         with self.changed:
             return sum(tokens / self.find(name).rate for name, tokens in self.tokens.items() if tokens)
 
-    async def compute(self, call: Call, items: Sequence[Any], costs: Sequence[int]) -> Request:
-        """Compute the items' results; return the request with them.
+    async def compute(self, call: Call, items: Sequence[Any], costs: Sequence[int], began: float) -> Request:
+        """Compute the items' results; return the request with them. `began`: time from which it counts as waiting.
 
         Raises the error of the computation. A task that is cancelled in the meantime takes its items with it.
         """
-        request = Request(call, items, costs, asyncio.get_running_loop().create_future())
+        request = Request(call, items, costs, asyncio.get_running_loop().create_future(), began)
         if not items:
             return request
         with self.changed:
@@ -140,6 +151,7 @@ class Batcher:
             self.waiting.remove(request)
 
     def _run(self) -> None:
+        self.prepare()
         while True:
             with self.changed:
                 while self.is_open and not self.waiting:
@@ -162,7 +174,6 @@ class Batcher:
         """
         call, left = self.waiting[0].call, self.batch_tokens
         parts, unfinished, others = list[Part](), list[Request](), list[Request]()
-        now = time.perf_counter()
         while self.waiting and (left > 0 or not parts):
             request = self.waiting.popleft()
             if request.call != call:
@@ -177,7 +188,7 @@ class Batcher:
             left -= cost
             if request.taken > first:
                 parts.append(Part(request, request.items[first : request.taken], cost))
-                request.queue_s += now - request.waits_since
+                request.end_wait()
             if request.taken < len(request.items):
                 unfinished.append(request)
                 break
@@ -223,7 +234,7 @@ class Batcher:
 
     def _deliver(self, results: Sequence[PartResult]) -> None:
         """Give requests the results of their parts; the event loop calls this."""
-        for part, values, tokens, truncated, tokenize_s, compute_s, ended, error in results:
+        for part, values, tokens, truncated, tokenize_s, compute_s, _, error in results:
             request = part.request
             request.values.extend(values)
             request.tokens.extend(tokens)
@@ -238,5 +249,4 @@ class Batcher:
                     self._drop(request)
                 request.future.set_exception(error)
             elif request.done == len(request.items):
-                request.queue_s += time.perf_counter() - ended  # the event loop was busy
                 request.future.set_result(None)
