@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import InferenceClient
 
 import bertwright
-from serving.servers import TEXTS
+from serving.servers import TEXTS, running_server
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* lose tokens", "ignore:.*UNK")
 GIVEN = [text for text in TEXTS if text]
@@ -84,6 +84,16 @@ def test_hugging_face_client_runs_six_tasks(client: httpx.Client, model_folders:
     assert np.array_equal(features, load(model_folders, "vectors").embed(GIVEN))
     with pytest.raises(Exception, match="Failed Dependency"):
         hub(client, "gpt").feature_extraction("a b")
+
+
+@pytest.mark.slow
+def test_langchain_client_of_text_embeddings_inference_gets_the_vectors(model_folders: Path) -> None:
+    langchain = pytest.importorskip("langchain_huggingface", reason="pip install langchain-huggingface")
+    with running_server([str(model_folders / "vectors")]) as client:
+        theirs = langchain.HuggingFaceEndpointEmbeddings(model=str(client.base_url))
+        expected = load(model_folders, "vectors").embed(GIVEN)
+        assert np.array_equal(np.array(theirs.embed_documents(GIVEN), np.float32), expected)
+        assert np.array_equal(np.array(theirs.embed_query(GIVEN[0]), np.float32), expected[0])
 
 
 def test_text_embeddings_inference_routes(client: httpx.Client, model_folders: Path) -> None:
