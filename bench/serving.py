@@ -215,7 +215,7 @@ def plain_command(port: int) -> list[str]:
     return [__file__, "--plain", str(port)]
 
 
-def measure_start(times: int = 5) -> dict[str, Any]:
+def measure_start(times: int = 3) -> dict[str, Any]:
     """Return the median seconds from the start of a process to its first vector, by `load` and by the server."""
     script = f"import bertwright; print(bertwright.load({str(minilm())!r}, 'cpu').embed('a bear')[0], flush=True)"
     by_load, by_server = list[float](), list[float]()
