@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class Request:
-    """Items that wait for their results, and what is known of them so far."""
+    """Items that wait for their results, and the results so far, in order."""
 
     call: Call
     items: Sequence[Any]
@@ -42,10 +42,16 @@ class Request:
     """Items that have left the queue."""
     values: list[Any] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    """Tokens that were read of each item."""
     truncated: list[bool] = field(default_factory=list)
     queue_s: float = 0.0
     tokenize_s: float = 0.0
     compute_s: float = 0.0
+
+    @property
+    def truncated_items(self) -> list[int]:
+        """Indices of the items that lost tokens."""
+        return [index for index, is_truncated in enumerate(self.truncated) if is_truncated]
 
     def end_wait(self) -> None:
         """Add the time in which nothing was computed to `queue_s`."""

@@ -29,7 +29,7 @@ from bertwright.serving.examples import read_examples
 from bertwright.serving.openapi import describe_api
 from bertwright.serving.protection import Protection
 from bertwright.serving.replies import error_response, json_response
-from bertwright.serving.route import Job, Results, Route
+from bertwright.serving.route import Job, Route
 from bertwright.serving.served_models import ServedModels
 from bertwright.serving.serving_metrics import CONTENT_TYPE, ServingMetrics
 
@@ -157,8 +157,7 @@ class PostEndpoint:
             if not isinstance(job, Job):
                 return json_response(job)
             request = await self.server.compute(job, receive, began)
-            results = Results(job.call.model, request.values, request.tokens, request.truncated)
-            content = job.reply(results)
+            content = job.reply(request)
         except (ValidationError, DecodeError, UnicodeDecodeError, RecursionError) as error:
             status = 422 if isinstance(error, ValidationError) else 400
             raise HttpError(f"body: {error}", status, "Validation") from None
@@ -172,20 +171,20 @@ class PostEndpoint:
             raise HttpError(f"{type(error).__name__}; the server's log says where", 500, "Backend") from error
         total_s = time.perf_counter() - began
         self.server.metrics.observe_request(request, total_s)
-        return json_response(content, headers=reply_headers(request, results, total_s))
+        return json_response(content, headers=reply_headers(request, total_s))
 
 
-def reply_headers(request: Request, results: Results, total_s: float) -> dict[str, str]:
+def reply_headers(request: Request, total_s: float) -> dict[str, str]:
     """Return the headers of text-embeddings-inference, times in milliseconds, and the truncated texts."""
     headers = {
-        "X-Model": results.model.encode("ascii", "replace").decode(),
+        "X-Model": request.call.model.encode("ascii", "replace").decode(),
         "X-Compute-Tokens": str(sum(request.tokens)),
         "X-Total-Time": f"{1000 * total_s:.2f}",
         "X-Tokenization-Time": f"{1000 * request.tokenize_s:.2f}",
         "X-Queue-Time": f"{1000 * request.queue_s:.2f}",
         "X-Inference-Time": f"{1000 * request.compute_s:.2f}",
     }
-    if truncated := results.truncated_items:
+    if truncated := request.truncated_items:
         headers["X-Truncated-Texts"] = ",".join(map(str, truncated[:100]))
     return headers
 
