@@ -247,7 +247,7 @@ def measure_memory() -> dict[str, Any]:
 
     tokenizer = open_tokenizer(minilm())
     trunk = BertEncoder(BertConfig(tokenizer.vocab_size), seed=1)
-    tasks = (Classification(labels=("a", "b")), Tagging(labels=("O", "B-X", "I-X")), QuestionAnswering())
+    tasks = (Classification(labels=("a", "b")), Tagging(labels=("O", "B-X", "I-X"), scheme="iob2"), QuestionAnswering())
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         names = [str(Path(folder) / task.kind) for task in tasks]

@@ -148,7 +148,7 @@ class Batcher:
             request = parts[0].request
             with self.changed:
                 self.tokens[request.call.model] -= sum(part.cost for part in parts)
-            request.future.get_loop().call_soon_threadsafe(settle, ended)
+            request.future.get_loop().call_soon_threadsafe(notify, ended)
 
     def _take(self) -> list[Part]:
         """Wait; take the next items of all requests that have the first one's call, up to the budget.
@@ -216,7 +216,7 @@ class Batcher:
             request.waits_since = ended
 
 
-def settle(ended: Sequence[tuple[Request, Exception | None]]) -> None:
+def notify(ended: Sequence[tuple[Request, Exception | None]]) -> None:
     """Let those who wait for requests go on; the event loop calls this."""
     for request, error in ended:
         if request.future.done():  # the client has left
