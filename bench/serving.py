@@ -242,12 +242,17 @@ def measure_memory() -> dict[str, Any]:
     from bertwright.tasks.classification import Classification
     from bertwright.tasks.question_answering import QuestionAnswering
     from bertwright.tasks.tagging import Tagging
+    from bertwright.tasks.task import AnyTask
     from bertwright.tasks.task_folder import TaskModel
     from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
     tokenizer = open_tokenizer(minilm())
     trunk = BertEncoder(BertConfig(tokenizer.vocab_size), seed=1)
-    tasks = (Classification(labels=("a", "b")), Tagging(labels=("O", "B-X", "I-X"), scheme="iob2"), QuestionAnswering())
+    tasks: tuple[AnyTask, ...] = (
+        Classification(labels=("a", "b")),
+        Tagging(labels=("O", "B-X", "I-X"), scheme="iob2"),
+        QuestionAnswering(),
+    )
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         names = [str(Path(folder) / task.kind) for task in tasks]
