@@ -1,13 +1,15 @@
-"""Speed of `bertwright serve` with all-MiniLM-L6-v2: throughput, latency, overload, beside a plain server.
+"""Speed of `bertwright serve` with all-MiniLM-L6-v2: throughput, latency, overload, start, memory; a plain server.
 
-    python bench/serving.py [--seconds 15] [--rounds 2] [--texts FILE]
+    python bench/serving.py [--seconds 15] [--rounds 2]
 
-In turns, on the same texts of 5 to 200 words: `Bert.embed` in a process of its own (lists of 32 in order of arrival);
-`bertwright serve` with 64 connections, 32 texts and one text a request; one client with 16 tokens; arrivals at twice
-the capacity that do not wait for replies; and a plain server, Starlette with sentence-transformers' `encode` per
-request, as people write it. The load comes from this process; its CPU seconds are taken off: rate = texts / (seconds −
-CPU seconds of this process / CPUs). A line per measurement goes to bench/results/serving.jsonl. With --seconds 5 and
---rounds 1, it takes about four minutes.
+In turns, on the same texts of 5 to 200 tokens: `Bert.embed` in a process of its own (lists of 32 in order of arrival);
+`bertwright serve` with 64 connections, 32 texts and one text a request, and with one connection; one client with 16
+tokens; arrivals at twice the capacity that do not wait for replies; and a plain server, Starlette with
+sentence-transformers' `encode` per request, as people write it. Further: the seconds from the start of a process to its
+first answer, by `load` and by the server; and the memory of a server with one and with three heads on a BERT base. The
+load comes from this process; its CPU seconds are taken off: rate = texts / (seconds − CPU seconds of this process /
+CPUs). A line per measurement goes to bench/results/serving.jsonl. With --seconds 5 and --rounds 1, it takes about five
+minutes on two cores: 64 requests of 32 texts each are what a slow machine computes in 40 seconds.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import json
 import os
 import random
 import socket
+import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +35,6 @@ import numpy as np
 
 from environment import RESULTS, append_result, make_parser, minilm
 
-ROOT = Path(__file__).parents[1]
 FILE = RESULTS / "serving.jsonl"
 CONNECTIONS = 64
 CPUS = os.cpu_count() or 1
@@ -59,10 +62,11 @@ class Load(NamedTuple):
         }  # fmt: skip
 
 
-def make_texts(words: Sequence[str], number: int, low: int, high: int) -> list[str]:
-    """Return texts of `low` to `high` words."""
-    rng = random.Random(1)
-    return [" ".join(rng.choices(words, k=rng.randint(low, high))) for _ in range(number)]
+def make_texts(number: int, low: int, high: int) -> list[str]:
+    """Return texts of `low` to `high` tokens: words of the vocabulary, with [CLS] and [SEP] around them."""
+    tokens = (minilm() / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    words, rng = [token for token in tokens if token.isascii() and token.isalpha()], random.Random(1)
+    return [" ".join(rng.choices(words, k=rng.randint(low, high) - 2)) for _ in range(number)]
 
 
 def request_bytes(texts: Sequence[str]) -> bytes:
@@ -71,13 +75,14 @@ def request_bytes(texts: Sequence[str]) -> bytes:
     return b"POST /embed HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
-async def exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> int:
-    """Send a request and read its reply; return the status."""
+async def exchange(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes
+) -> tuple[int, bytes, bytes]:
+    """Send a request; return status, head in lower case, and body of its reply."""
     writer.write(request)
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
-    await reader.readexactly(length)
-    return int(head[9:12])
+    head = (await reader.readuntil(b"\r\n\r\n")).lower()
+    length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+    return int(head[9:12]), head, await reader.readexactly(length)
 
 
 async def closed_loop(port: int, texts: Sequence[str], per_request: int, connections: int, seconds: float) -> Load:
@@ -91,7 +96,7 @@ async def closed_loop(port: int, texts: Sequence[str], per_request: int, connect
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         place = number
         while (began := time.perf_counter()) < end:
-            code = await exchange(reader, writer, requests[place % len(requests)])
+            code, _, _ = await exchange(reader, writer, requests[place % len(requests)])
             place += connections
             latencies.append(time.perf_counter() - began)
             codes[code] += 1
@@ -111,7 +116,7 @@ async def open_loop(port: int, texts: Sequence[str], per_second: float, seconds:
     async def one(text: str) -> None:
         began = time.perf_counter()
         pair = idle.pop() if idle else await asyncio.open_connection("127.0.0.1", port)
-        code = await exchange(*pair, request_bytes([text]))
+        code, _, _ = await exchange(*pair, request_bytes([text]))
         idle.append(pair)
         codes[code] += 1
         if code == 200:
@@ -150,12 +155,9 @@ def serve_plainly(port: int) -> None:
 
 def embed_in_process(texts: Sequence[str], seconds: float, per_call: int) -> None:
     """Print texts per second and the median seconds of a call."""
-    import torch
-
     import bertwright
 
-    torch.set_num_threads(CPUS)
-    model, times, place = bertwright.load(minilm(), "cpu", torch.float32), list[float](), 0
+    model, times, place = bertwright.load(minilm(), "cpu"), list[float](), 0
     model.embed(texts[:per_call])
     end = time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
@@ -165,18 +167,30 @@ def embed_in_process(texts: Sequence[str], seconds: float, per_call: int) -> Non
     print(json.dumps({"texts_per_s": round(place / sum(times), 1), "p50_ms": round(1000 * float(np.median(times)), 2)}))
 
 
+class Running(NamedTuple):
+    """A server that answers /health."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+
+    def resident_mib(self) -> float:
+        """Return the memory that the process holds."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        return round(int(status.partition("VmRSS:")[2].split()[0]) / 1024, 1)
+
+
 @contextmanager
-def running(command: Callable[[int], list[str]]) -> Iterator[int]:
-    """Run a server until it answers /health; yield its port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def running(command: Callable[[int], list[str]], port: int = 0) -> Iterator[Running]:
+    """Run a server until the block ends, at a port; 0: at a free one."""
+    with socket.create_server(("127.0.0.1", port)) as listener:
         port = int(listener.getsockname()[1])
-    process = subprocess.Popen([sys.executable, *command(port)], env={**os.environ, "OMP_NUM_THREADS": str(CPUS)})
+    process = subprocess.Popen([sys.executable, *command(port)], stdout=subprocess.DEVNULL)
     try:
-        for _ in range(600):
-            if is_healthy(port):
-                break
-            time.sleep(0.1)
-        yield port
+        while not is_healthy(port):
+            if process.poll() is not None:
+                raise SystemExit(f"{command(port)} ended with {process.returncode}")
+            time.sleep(0.02)
+        yield Running(port, process)
     finally:
         process.terminate()
         process.wait(60)
@@ -192,37 +206,92 @@ def is_healthy(port: int) -> bool:
         return False
 
 
-def our_command(port: int, max_wait: int = 120) -> list[str]:
-    limits = ["--max-wait", str(max_wait)]
-    return ["-m", "bertwright", "serve", str(minilm()), "--port", str(port), "--dtype", "float32", *limits]
+def our_command(port: int, max_wait: float = 120, models: Sequence[str] = ()) -> list[str]:
+    settings = ["--port", str(port), "--dtype", "float32", "--max-wait", str(max_wait)]
+    return ["-m", "bertwright", "serve", *(models or [str(minilm())]), *settings]
 
 
 def plain_command(port: int) -> list[str]:
     return [__file__, "--plain", str(port)]
 
 
-def measure(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def measure_start(times: int = 3) -> dict[str, Any]:
+    """Return the median seconds from the start of a process to its first vector, by `load` and by the server."""
+    script = f"import bertwright; print(bertwright.load({str(minilm())!r}, 'cpu').embed('a bear')[0], flush=True)"
+    by_load, by_server = list[float](), list[float]()
+    for _ in range(times):
+        began = time.perf_counter()
+        with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            by_load.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        with running(our_command) as server:
+            asyncio.run(closed_loop(server.port, ["a bear"], 1, 1, 0.001))
+            by_server.append(time.perf_counter() - began)
+    medians = statistics.median(by_load), statistics.median(by_server)
+    return {"load_s": round(medians[0], 2), "serve_s": round(medians[1], 2)}
+
+
+def measure_memory() -> dict[str, Any]:
+    """Return the MiB of a server with one and with three heads on the trunk of a BERT base, with random weights."""
+    from bertwright.inference.bert import Bert
+    from bertwright.models.task_model import EncoderForTask
+    from bertwright.systems.bert.bert_config import BertConfig
+    from bertwright.systems.bert.bert_encoder import BertEncoder
+    from bertwright.tasks.classification import Classification
+    from bertwright.tasks.question_answering import QuestionAnswering
+    from bertwright.tasks.tagging import Tagging
+    from bertwright.tasks.task import AnyTask
+    from bertwright.tasks.task_folder import TaskModel
+    from bertwright.vocabulary.open_tokenizer import open_tokenizer
+
+    tokenizer = open_tokenizer(minilm())
+    trunk = BertEncoder(BertConfig(tokenizer.vocab_size), seed=1)
+    tasks: tuple[AnyTask, ...] = (
+        Classification(labels=("a", "b")),
+        Tagging(labels=("O", "B-X", "I-X"), scheme="iob2"),
+        QuestionAnswering(),
+    )
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        names = [str(Path(folder) / task.kind) for task in tasks]
+        for name, task in zip(names, tasks, strict=True):
+            Bert(TaskModel(EncoderForTask(trunk, task.head, seed=1), task), tokenizer).save(name)
+        for number in (1, 3):
+            with running(lambda port: our_command(port, models=names[:number])) as server:  # noqa: B023
+                found[f"heads_{number}_mib"] = server.resident_mib()
+    return found
+
+
+def measure_server(name: str, start: Callable[[int], list[str]], seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield throughput and latency of a server."""
+    texts, short = make_texts(4_096, 5, 200), make_texts(512, 16, 16)
+    with running(start) as server:
+        asyncio.run(closed_loop(server.port, texts, 32, 4, 2))  # warm
+        for connections, per_request in ((CONNECTIONS, 32), (CONNECTIONS, 1), (1, 1)):
+            load = asyncio.run(closed_loop(server.port, texts, per_request, connections, seconds))
+            yield {"what": f"{name}, connections {connections}, texts a request {per_request}", **load.describe()}
+        load = asyncio.run(closed_loop(server.port, short, 1, 1, seconds / 2))
+        yield {"what": f"{name}, one client, 16 tokens", **load.describe()}
+
+
+def measure(seconds: float) -> Iterator[dict[str, Any]]:
     """Yield the measurements of a round."""
-    seconds, words = arguments.seconds, arguments.words
-    texts, short = make_texts(words, 4_096, 5, 200), make_texts(words, 512, 12, 12)
     for per_call, kind in ((32, "mixed"), (1, "short")):
         command = [sys.executable, __file__, "--in-process", str(per_call), "--seconds", str(seconds)]
-        output = subprocess.run([*command, "--texts", str(arguments.texts)], check=True, capture_output=True, text=True)
+        output = subprocess.run(command, check=True, capture_output=True, text=True)
         yield {"what": f"in process, {kind}, lists of {per_call}", **json.loads(output.stdout.splitlines()[-1])}
-    capacity = 100.0
-    for name, start in (("bertwright", our_command), ("plain", plain_command)):
-        with running(start) as port:
-            asyncio.run(closed_loop(port, texts, 32, 4, 2))  # warm
-            for per_request in (32, 1):
-                load = asyncio.run(closed_loop(port, texts, per_request, CONNECTIONS, seconds))
-                yield {"what": f"{name}, {CONNECTIONS} connections, {per_request} texts a request", **load.describe()}
-                capacity = load.texts / load.seconds
-            load = asyncio.run(closed_loop(port, short, 1, 1, seconds / 2))
-            yield {"what": f"{name}, one client, 12 words", **load.describe()}
-        if name == "bertwright":
-            with running(lambda port: our_command(port, max_wait=1)) as port:
-                load = asyncio.run(open_loop(port, texts, 2 * capacity, seconds))
-                yield {"what": f"{name}, arrivals at twice the capacity", **load.describe()}
+    capacity = 0.0
+    for figures in measure_server("bertwright", our_command, seconds):
+        capacity = max(capacity, figures["texts_per_s"])
+        yield figures
+    with running(lambda port: our_command(port, max_wait=1)) as server:
+        load = asyncio.run(open_loop(server.port, make_texts(4_096, 5, 200), 2 * capacity, seconds))
+        yield {"what": "bertwright, arrivals at twice the capacity", **load.describe()}
+    yield from measure_server("plain", plain_command, seconds)
+    yield {"what": "start", **measure_start()}
+    yield {"what": "memory", **measure_memory()}
 
 
 def main() -> None:
@@ -230,20 +299,17 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--texts", type=Path, default=ROOT / "README.md", help="file whose words make the texts")
     parser.add_argument("--plain", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--in-process", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    arguments.words = arguments.texts.read_text(encoding="utf-8", errors="replace").split()
     if arguments.plain:
         serve_plainly(arguments.plain)
     elif arguments.in_process:
-        is_mixed = arguments.in_process > 1
-        texts = make_texts(arguments.words, 4_096, 5, 200) if is_mixed else make_texts(arguments.words, 512, 12, 12)
+        texts = make_texts(4_096, 5, 200) if arguments.in_process > 1 else make_texts(512, 16, 16)
         embed_in_process(texts, arguments.seconds, arguments.in_process)
     else:
         for number in range(arguments.rounds):
-            for figures in measure(arguments):
+            for figures in measure(arguments.seconds):
                 append_result(FILE, {"seconds": arguments.seconds, "round": number, **figures})
                 print(json.dumps(figures), flush=True)
 

@@ -10,8 +10,9 @@ trap '[ -z "$server" ] || kill "$server"; rm -rf "$work"' EXIT
 python3 -m venv "$work/venv"
 pip="$work/venv/bin/pip --quiet --disable-pip-version-check"
 $pip install torch==2.13.0
+$pip install 'setuptools>=77' lazy-loader
 git -C "$(dirname "$0")/.." archive HEAD | tar -x -C "$work" --one-top-level=source
-BERTWRIGHT_WHEEL=$(uname -m) $pip wheel --no-deps --wheel-dir "$work/wheels" "$work/source"
+BERTWRIGHT_WHEEL=$(uname -m) $pip wheel --no-deps --no-build-isolation --wheel-dir "$work/wheels" "$work/source"
 $pip install "$(ls "$work"/wheels/*.whl)[serve]"
 cd "$work"
 BERTWRIGHT_API_KEY=secret "$work/venv/bin/bertwright" serve --host 0.0.0.0 --port 18000 "$model" &

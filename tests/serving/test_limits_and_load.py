@@ -56,7 +56,7 @@ def run_batcher(requests: list[tuple[str, list[str]]], batch_tokens: int = 10) -
         tasks = []
         for method, items in requests:
             tasks.append(
-                asyncio.create_task(batcher.compute(Call("slow", method), items, [len(item) for item in items]))
+                asyncio.create_task(batcher.compute(Call("slow", method), items, [len(item) for item in items], 0.0))
             )
             await asyncio.sleep(0.01)
         model.may_go.set()
@@ -91,9 +91,9 @@ def test_items_of_a_cancelled_request_leave_the_queue() -> None:
     batcher = Batcher(lambda name: model, 10)
 
     async def run() -> None:
-        first = asyncio.create_task(batcher.compute(Call("slow", "a"), ["x"], [1]))
+        first = asyncio.create_task(batcher.compute(Call("slow", "a"), ["x"], [1], 0.0))
         await asyncio.sleep(0.02)
-        second = asyncio.create_task(batcher.compute(Call("slow", "a"), ["y"] * 100, [1_000] * 100))
+        second = asyncio.create_task(batcher.compute(Call("slow", "a"), ["y"] * 100, [1_000] * 100, 0.0))
         await asyncio.sleep(0.02)
         assert batcher.promised_wait() > 99
         second.cancel()
@@ -196,7 +196,7 @@ def test_figures_add_up(model_folders: Path) -> None:
         bert = bertwright.load(model_folders / "pretrained", "cpu")
         assert tokens == len(bert.tokenizer.encode_ids(TEXTS).ids) * sum(range(1, 40))
         parts = sum(metrics[f"te_request_{name}_duration_sum"] for name in ("tokenization", "queue", "inference"))
-        assert parts == pytest.approx(metrics["te_request_duration_sum"], rel=0.2)  # the models here take no time
+        assert parts == pytest.approx(metrics["te_request_duration_sum"], rel=0.05)
         headers = replies[-1].headers
         times = [float(headers[f"x-{name}-time"]) for name in ("tokenization", "queue", "inference")]
         assert 0 < sum(times) <= float(headers["x-total-time"])
@@ -270,13 +270,14 @@ def test_a_minute_at_twice_the_capacity_has_right_answers_and_429_alone(model_fo
 
         def send(number: int) -> None:
             chosen = slice(None) if number % 2 else slice(0, 1)
-            while time.monotonic() < end:
-                reply = client.post("/embed", json={"inputs": texts[chosen], "model": "pretrained"})
-                codes.append(reply.status_code)
-                if reply.status_code == 200:
-                    assert np.allclose(reply.json(), expected[chosen], atol=1e-5)
-                else:
-                    assert (reply.status_code, int(reply.headers["retry-after"]) > 0) == (429, True)
+            with httpx.Client(base_url=client.base_url, timeout=30) as own:  # a client that threads share loses sockets
+                while time.monotonic() < end:
+                    reply = own.post("/embed", json={"inputs": texts[chosen], "model": "pretrained"})
+                    codes.append(reply.status_code)
+                    if reply.status_code == 200:
+                        assert np.array_equal(np.array(reply.json(), np.float32), expected[chosen])
+                    else:
+                        assert (reply.status_code, int(reply.headers["retry-after"]) > 0) == (429, True)
 
         with ThreadPoolExecutor(32) as pool:
             list(pool.map(send, range(32)))

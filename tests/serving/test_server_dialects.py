@@ -86,6 +86,16 @@ def test_hugging_face_client_runs_six_tasks(client: httpx.Client, model_folders:
         hub(client, "gpt").feature_extraction("a b")
 
 
+@pytest.mark.slow
+def test_langchain_client_with_a_url_gets_the_vectors(client: httpx.Client, model_folders: Path) -> None:
+    """The class of langchain-community; langchain-huggingface takes no URL from 1.2 on."""
+    langchain = pytest.importorskip("langchain_community.embeddings", reason="pip install langchain-community")
+    theirs = langchain.HuggingFaceInferenceAPIEmbeddings(api_key="none", api_url=f"{client.base_url}/embed")
+    expected = load(model_folders, "pretrained").embed(GIVEN)
+    assert np.array_equal(np.array(theirs.embed_documents(GIVEN), np.float32), expected)
+    assert np.array_equal(np.array(theirs.embed_query(GIVEN[0]), np.float32), expected[0])
+
+
 def test_text_embeddings_inference_routes(client: httpx.Client, model_folders: Path) -> None:
     pairs = client.post("/predict", json={"inputs": [["the", "cat"], ["a", "b"]], "model": "pairs"}).json()
     expected = load(model_folders, "pairs").classify([("the", "cat"), ("a", "b")])

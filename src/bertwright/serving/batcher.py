@@ -29,24 +29,46 @@ class Call(NamedTuple):
 
 @dataclass(eq=False)
 class Request:
-    """Items that wait for their results, and what is known of them so far."""
+    """Items that wait for their results, and the results so far, in order."""
 
     call: Call
     items: Sequence[Any]
     costs: Sequence[int]
     """Estimated tokens per item."""
     future: asyncio.Future[None]
-    began: float = field(default_factory=time.perf_counter)
-    waits_since: float = field(default_factory=time.perf_counter)
+    waits_since: float
+    """Time since which nothing of it is computed."""
     taken: int = 0
     """Items that have left the queue."""
-    done: int = 0
     values: list[Any] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    """Tokens that were read of each item."""
     truncated: list[bool] = field(default_factory=list)
     queue_s: float = 0.0
     tokenize_s: float = 0.0
     compute_s: float = 0.0
+
+    @property
+    def truncated_items(self) -> list[int]:
+        """Indices of the items that lost tokens."""
+        return [index for index, is_truncated in enumerate(self.truncated) if is_truncated]
+
+    def end_wait(self) -> None:
+        """Add the time in which nothing was computed to `queue_s`."""
+        now = time.perf_counter()
+        self.queue_s += now - self.waits_since
+        self.waits_since = now
+
+    def take(self, budget: int, at_least_one: bool) -> Part:
+        """Take the next items, up to a budget of tokens; the first one may be larger if `at_least_one`."""
+        self.end_wait()
+        first, cost = self.taken, 0
+        for item_cost in self.costs[first:]:
+            if cost + item_cost > budget and not (at_least_one and self.taken == first):
+                break
+            cost += item_cost
+            self.taken += 1
+        return Part(self, self.items[first : self.taken], cost)
 
 
 class Part(NamedTuple):
@@ -57,31 +79,6 @@ class Part(NamedTuple):
     cost: int
 
 
-class PartResult(NamedTuple):
-    """Results of a part, or the error that ended it."""
-
-    part: Part
-    values: Sequence[Any]
-    tokens: Sequence[int]
-    truncated: Sequence[bool]
-    tokenize_s: float
-    compute_s: float
-    ended: float
-    error: Exception | None = None
-
-
-class Batch(NamedTuple):
-    """Parts of requests that have the same call."""
-
-    call: Call
-    parts: list[Part]
-
-    @property
-    def cost(self) -> int:
-        """Estimated tokens."""
-        return sum(part.cost for part in self.parts)
-
-
 class Batcher:
     """The queue and its thread."""
 
@@ -90,9 +87,14 @@ class Batcher:
         find: Callable[[str], ServedModel],
         batch_tokens: int,
         observe: Callable[[int, int], None] = lambda items, tokens: None,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start the thread. `find`: return the model of a name; `observe`: receive items and tokens of each batch."""
-        self.find, self.batch_tokens, self.observe = find, batch_tokens, observe
+        """Start the thread.
+
+        `find`: return the model of a name; `observe`: receive items and tokens of each batch; `prepare`: what the
+        thread does first.
+        """
+        self.find, self.batch_tokens, self.observe, self.prepare = find, batch_tokens, observe, prepare
         self.waiting: deque[Request] = deque()
         self.tokens = dict[str, int]()  # estimated, of all that waits or is computed, by model
         self.changed = threading.Condition()
@@ -105,12 +107,12 @@ class Batcher:
         with self.changed:
             return sum(tokens / self.find(name).rate for name, tokens in self.tokens.items() if tokens)
 
-    async def compute(self, call: Call, items: Sequence[Any], costs: Sequence[int]) -> Request:
-        """Compute the items' results; return the request with them.
+    async def compute(self, call: Call, items: Sequence[Any], costs: Sequence[int], began: float) -> Request:
+        """Compute the items' results; return the request with them. `began`: time from which it counts as waiting.
 
         Raises the error of the computation. A task that is cancelled in the meantime takes its items with it.
         """
-        request = Request(call, items, costs, asyncio.get_running_loop().create_future())
+        request = Request(call, items, costs, asyncio.get_running_loop().create_future(), began)
         if not items:
             return request
         with self.changed:
@@ -140,61 +142,57 @@ class Batcher:
             self.waiting.remove(request)
 
     def _run(self) -> None:
-        while True:
+        self.prepare()
+        while parts := self._take():
+            ended = self._compute(parts)
+            request = parts[0].request
             with self.changed:
-                while self.is_open and not self.waiting:
-                    self.changed.wait()
-                if not self.waiting:
-                    return
-                batch = self._take()
-            results = self._compute(batch)
-            with self.changed:
-                self.tokens[batch.call.model] -= batch.cost
-                for result in results:
-                    result.part.request.waits_since = result.ended
-            loop = batch.parts[0].request.future.get_loop()
-            loop.call_soon_threadsafe(self._deliver, results)
+                self.tokens[request.call.model] -= sum(part.cost for part in parts)
+            request.future.get_loop().call_soon_threadsafe(notify, ended)
 
-    def _take(self) -> Batch:
-        """Take the next items of all requests that have the first one's call, up to the budget; the lock is taken.
+    def _take(self) -> list[Part]:
+        """Wait; take the next items of all requests that have the first one's call, up to the budget.
 
-        A request that does not fit goes to the end of the queue, behind those that it has delayed.
+        A request that does not fit goes to the end of the queue, behind those that it has delayed. There are no items
+        once the batcher is closed.
         """
-        call, left = self.waiting[0].call, self.batch_tokens
         parts, unfinished, others = list[Part](), list[Request](), list[Request]()
-        now = time.perf_counter()
-        while self.waiting and (left > 0 or not parts):
-            request = self.waiting.popleft()
-            if request.call != call:
-                others.append(request)
-                continue
-            first, cost = request.taken, 0
-            for item_cost in request.costs[first:]:
-                if cost + item_cost > left and (parts or cost):
+        with self.changed:
+            self.changed.wait_for(lambda: self.waiting or not self.is_open)
+            left = self.batch_tokens
+            while self.waiting and (left > 0 or not parts):
+                request = self.waiting.popleft()
+                if parts and request.call != parts[0].request.call:
+                    others.append(request)
+                    continue
+                part = request.take(left, at_least_one=not parts)
+                left -= part.cost
+                if part.items:
+                    parts.append(part)
+                if request.taken < len(request.items):
+                    unfinished.append(request)
                     break
-                cost += item_cost
-                request.taken += 1
-            left -= cost
-            if request.taken > first:
-                parts.append(Part(request, request.items[first : request.taken], cost))
-                request.queue_s += now - request.waits_since
-            if request.taken < len(request.items):
-                unfinished.append(request)
-                break
-        self.waiting.extendleft(reversed(others))
-        self.waiting.extend(unfinished)
-        return Batch(call, parts)
+            self.waiting.extendleft(reversed(others))
+            self.waiting.extend(unfinished)
+        return parts
 
-    def _compute(self, batch: Batch) -> list[PartResult]:
-        """Compute a batch; if it fails, compute each part by itself, so that only the request at fault fails."""
+    def _compute(self, parts: Sequence[Part]) -> list[tuple[Request, Exception | None]]:
+        """Compute a batch; return the requests that it ends, with their errors.
+
+        If it fails, each part is computed by itself, so that only the request at fault fails.
+        """
         try:
-            return self._compute_parts(batch.call, batch.parts)
+            self._compute_together(parts)
         except Exception as error:
-            if len(batch.parts) > 1:
-                return [result for part in batch.parts for result in self._compute(Batch(batch.call, [part]))]
-            return [PartResult(batch.parts[0], (), (), (), 0.0, 0.0, time.perf_counter(), error)]
+            if len(parts) > 1:
+                return [ended for part in parts for ended in self._compute([part])]
+            with self.changed:
+                self._drop(parts[0].request)
+            return [(parts[0].request, error)]
+        return [(request, None) for request, _, _ in parts if len(request.values) == len(request.items)]
 
-    def _compute_parts(self, call: Call, parts: Sequence[Part]) -> list[PartResult]:
+    def _compute_together(self, parts: Sequence[Part]) -> None:
+        call = parts[0].request.call
         model = self.find(call.model)
         items = [item for part in parts for item in part.items]
         began = time.perf_counter()
@@ -204,39 +202,26 @@ class Batcher:
             warnings.simplefilter("ignore")  # each reply says what was truncated
             values = model.compute(call.method, items, dict(call.options))
         ended = time.perf_counter()
-        model.learn_rate(
-            sum(part.cost for part in parts),
-            sum(tokens),
-            sum(map(count_characters, items)),
-            ended - began,
-        )
+        cost, characters = sum(part.cost for part in parts), sum(map(count_characters, items))
+        model.learn_rate(cost, sum(tokens), characters, ended - began)
         self.observe(len(items), sum(tokens))
-        results, start = list[PartResult](), 0
-        for part in parts:
-            chosen = slice(start, start := start + len(part.items))
-            results.append(
-                PartResult(
-                    part, values[chosen], tokens[chosen], truncated[chosen], tokenized - began, ended - tokenized, ended
-                )
-            )
-        return results
+        start = 0
+        for request, of_part, _ in parts:
+            chosen = slice(start, start := start + len(of_part))
+            request.values.extend(values[chosen])
+            request.tokens.extend(tokens[chosen])
+            request.truncated.extend(truncated[chosen])
+            request.tokenize_s += tokenized - began
+            request.compute_s += ended - tokenized
+            request.waits_since = ended
 
-    def _deliver(self, results: Sequence[PartResult]) -> None:
-        """Give requests the results of their parts; the event loop calls this."""
-        for part, values, tokens, truncated, tokenize_s, compute_s, ended, error in results:
-            request = part.request
-            request.values.extend(values)
-            request.tokens.extend(tokens)
-            request.truncated.extend(truncated)
-            request.tokenize_s += tokenize_s
-            request.compute_s += compute_s
-            request.done += len(part.items)
-            if request.future.done():
-                continue
-            if error is not None:
-                with self.changed:
-                    self._drop(request)
-                request.future.set_exception(error)
-            elif request.done == len(request.items):
-                request.queue_s += time.perf_counter() - ended  # the event loop was busy
-                request.future.set_result(None)
+
+def notify(ended: Sequence[tuple[Request, Exception | None]]) -> None:
+    """Let those who wait for requests go on; the event loop calls this."""
+    for request, error in ended:
+        if request.future.done():  # the client has left
+            continue
+        if error is None:
+            request.future.set_result(None)
+        else:
+            request.future.set_exception(error)

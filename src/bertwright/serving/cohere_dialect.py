@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from bertwright.serving.route import Count, Job, Name, Results, Route, make_job
+from bertwright.serving.batcher import Request
+from bertwright.serving.route import Count, Job, Name, Route, make_job
 from bertwright.serving.served_models import ServedModels
 from bertwright.tasks.reranking import rank_texts
 
@@ -51,13 +52,13 @@ def rerank(models: ServedModels, body: RerankRequest, name: Name) -> Job:
     """Prepare an order of documents."""
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
 
-    def reply(results: Results) -> RerankReply:
-        ranked = rank_texts(texts, results.values)[: body.top_n]
+    def reply(request: Request) -> RerankReply:
+        ranked = rank_texts(texts, request.values)[: body.top_n]
         shown = [
             RerankResult(one.position, one.score, Document(one.text) if body.return_documents else None)
             for one in ranked
         ]
-        return RerankReply(results.model, shown, Usage(sum(results.tokens)))
+        return RerankReply(request.call.model, shown, Usage(sum(request.tokens)))
 
     return make_job(models, "rank", name, [(body.query, text) for text in texts], reply)
 

@@ -29,7 +29,7 @@ from bertwright.serving.examples import read_examples
 from bertwright.serving.openapi import describe_api
 from bertwright.serving.protection import Protection
 from bertwright.serving.replies import error_response, json_response
-from bertwright.serving.route import Job, Results, Route
+from bertwright.serving.route import Job, Route
 from bertwright.serving.served_models import ServedModels
 from bertwright.serving.serving_metrics import CONTENT_TYPE, ServingMetrics
 
@@ -49,7 +49,7 @@ class Server:
     def __init__(self, models: ServedModels) -> None:
         self.models, self.limits, self.log_level = models, models.settings.limits, models.settings.log
         self.metrics = ServingMetrics()
-        self.batcher = Batcher(models.find, models.batch_tokens, self.metrics.observe_batch)
+        self.batcher = Batcher(models.find, models.batch_tokens, self.metrics.observe_batch, lambda: warm_up(models))
 
     def check_admission(self) -> None:
         """Raise HttpError 503 before the first right answer, 429 if what waits takes too long."""
@@ -96,16 +96,18 @@ class Server:
             raise HttpError(f"body: it took more than {self.limits.body_timeout:g} s", 408, "Validation") from None
         return bytes(body)
 
-    async def compute(self, job: Job, receive: Receive) -> Request:
-        """Compute a job. Raises HttpError 499 if the client leaves in the meantime."""
-        work = asyncio.ensure_future(self.batcher.compute(job.call, job.items, self.estimate(job)))
+    async def compute(self, job: Job, receive: Receive, began: float) -> Request:
+        """Compute a job that waits since `began`. Raises HttpError 499 if the client leaves in the meantime."""
+        work = asyncio.ensure_future(self.batcher.compute(job.call, job.items, self.estimate(job), began))
         gone = asyncio.ensure_future(wait_until_gone(receive))
         await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
             work.cancel()
             raise HttpError("the client has left", CLIENT_GONE, "Validation")
         gone.cancel()
-        return work.result()
+        request = work.result()
+        request.end_wait()  # until the event loop was free
+        return request
 
 
 async def wait_until_gone(receive: Receive) -> None:
@@ -130,7 +132,7 @@ class PostEndpoint:
         try:
             server.check_admission()
             body = await server.read_body(scope, receive)
-            response = await self.answer(body, scope, receive, began)
+            response = await self.answer(body, scope, receive)
             metrics.success.labels(self.label).inc()
         except HttpError as error:
             metrics.failure.labels(FAILURES.get(error.status, "inference")).inc()
@@ -145,17 +147,17 @@ class PostEndpoint:
         if response.status_code != CLIENT_GONE:
             await response(scope, receive, send)
 
-    async def answer(self, body: bytes, scope: Scope, receive: Receive, began: float) -> Response:
+    async def answer(self, body: bytes, scope: Scope, receive: Receive) -> Response:
         """Compute the reply. Raises HttpError for everything that can go wrong."""
+        began = time.perf_counter()
         try:
             given = self.decode(body)
             name = scope["path_params"].get("name") or getattr(given, "model", None)
             job = self.route.prepare(self.server.models, given, name)
             if not isinstance(job, Job):
                 return json_response(job)
-            request = await self.server.compute(job, receive)
-            results = Results(job.call.model, request.values, request.tokens, request.truncated)
-            content = job.reply(results)
+            request = await self.server.compute(job, receive, began)
+            content = job.reply(request)
         except (ValidationError, DecodeError, UnicodeDecodeError, RecursionError) as error:
             status = 422 if isinstance(error, ValidationError) else 400
             raise HttpError(f"body: {error}", status, "Validation") from None
@@ -169,20 +171,20 @@ class PostEndpoint:
             raise HttpError(f"{type(error).__name__}; the server's log says where", 500, "Backend") from error
         total_s = time.perf_counter() - began
         self.server.metrics.observe_request(request, total_s)
-        return json_response(content, headers=reply_headers(request, results, total_s))
+        return json_response(content, headers=reply_headers(request, total_s))
 
 
-def reply_headers(request: Request, results: Results, total_s: float) -> dict[str, str]:
+def reply_headers(request: Request, total_s: float) -> dict[str, str]:
     """Return the headers of text-embeddings-inference, times in milliseconds, and the truncated texts."""
     headers = {
-        "X-Model": results.model.encode("ascii", "replace").decode(),
+        "X-Model": request.call.model.encode("ascii", "replace").decode(),
         "X-Compute-Tokens": str(sum(request.tokens)),
         "X-Total-Time": f"{1000 * total_s:.2f}",
         "X-Tokenization-Time": f"{1000 * request.tokenize_s:.2f}",
         "X-Queue-Time": f"{1000 * request.queue_s:.2f}",
         "X-Inference-Time": f"{1000 * request.compute_s:.2f}",
     }
-    if truncated := results.truncated_items:
+    if truncated := request.truncated_items:
         headers["X-Truncated-Texts"] = ",".join(map(str, truncated[:100]))
     return headers
 
@@ -255,14 +257,12 @@ def make_app(models: ServedModels) -> ASGIApp:
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         loop = asyncio.get_running_loop()
-        started = asyncio.create_task(warm_up(models))
         if hasattr(signal, "SIGHUP"):
             try:
                 loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(reload_models(models)))
             except (RuntimeError, ValueError):  # not in the main thread, which has no signals
                 log.debug("no reload by SIGHUP outside the main thread")
         yield
-        await started
         await asyncio.to_thread(server.batcher.close)
 
     routes = [*plain_routes(server), *(make_path(route, server, page) for route in ROUTES)]
@@ -270,10 +270,10 @@ def make_app(models: ServedModels) -> ASGIApp:
     return Protection(app, settings.key, settings.allow_hosts, settings.allow_origins)
 
 
-async def warm_up(models: ServedModels) -> None:
+def warm_up(models: ServedModels) -> None:
     """Let each model answer once; after a wrong answer, the server stays unhealthy."""
     try:
-        await asyncio.to_thread(models.warm_up)
+        models.warm_up()
     except Exception as error:
         log.error("not ready: %s", error)
 

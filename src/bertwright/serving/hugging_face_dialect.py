@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from msgspec import Struct, convert
 
+from bertwright.serving.batcher import Request
 from bertwright.serving.errors import HttpError
-from bertwright.serving.route import Count, Dimensions, Job, Name, Results, Route, make_job, to_list
+from bertwright.serving.route import Count, Dimensions, Job, Name, Route, make_job, to_list
 from bertwright.serving.served_models import ServedModels
 from bertwright.serving.tei_dialect import (
     EmbedRequest,
@@ -68,8 +69,8 @@ def classify(models: ServedModels, body: TaskRequest, name: str) -> Job:
     """Prepare the labels of texts: for each text, a list from the most probable one on."""
     top_k = body.parameters.top_k if body.parameters else None
 
-    def reply(results: Results) -> list[list[Any]]:
-        return [to_scores(value)[:top_k] for value in results.values]
+    def reply(request: Request) -> list[list[Any]]:
+        return [to_scores(value)[:top_k] for value in request.values]
 
     return make_job(models, "classify", name, to_list(body.inputs), reply)  # type: ignore[arg-type]
 
@@ -88,14 +89,14 @@ def tag(models: ServedModels, body: TaskRequest, name: str) -> Job:
     """Prepare the entities of texts, whole as with an aggregation; for one text, a list of them."""
     ignored = body.parameters.ignore_labels if body.parameters else []
 
-    def reply(results: Results) -> list[Any]:
+    def reply(request: Request) -> list[Any]:
         found = [
             [
                 Group(one.label, one.probability, one.text, one.start, one.end)
                 for one in prediction.entities
                 if one.label not in ignored
             ]
-            for prediction in results.values
+            for prediction in request.values
         ]
         return found[0] if isinstance(body.inputs, str) else found
 
@@ -128,8 +129,8 @@ def fill_mask(models: ServedModels, body: TaskRequest, name: str) -> Job:
     text, tokenizer = body.inputs, models.find(name).bert.tokenizer
     mask = tokenizer.token(tokenizer.mask_id)
 
-    def reply(results: Results) -> list[Filling]:
-        ((candidates, *others),) = [value.masks for value in results.values]
+    def reply(request: Request) -> list[Filling]:
+        ((candidates, *others),) = [value.masks for value in request.values]
         if others:
             raise ValueError(f"inputs: expected one {mask}, got {1 + len(others)}; POST /fill-mask takes several")
         return [Filling(p, token.removeprefix("##"), fill(text, mask, token)) for token, p in candidates]
@@ -150,8 +151,8 @@ def answer_question(models: ServedModels, given: Question, parameters: Parameter
     """Prepare the answer to a question, or the `top_k` best ones."""
     top_k = parameters.top_k or 1
 
-    def reply(results: Results) -> Any:
-        (value,) = results.values
+    def reply(request: Request) -> Any:
+        (value,) = request.values
         if top_k == 1:
             return Reply(value.text, value.probability, value.start, value.end)
         return [Reply(one.text, one.probability, one.start, one.end) for one in value.candidates[:top_k]]

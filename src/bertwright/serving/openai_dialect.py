@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import Struct
 
+from bertwright.serving.batcher import Request
 from bertwright.serving.errors import HttpError
-from bertwright.serving.route import Dimensions, Job, Name, Results, Route, make_job
+from bertwright.serving.route import Dimensions, Job, Name, Route, make_job
 from bertwright.serving.served_models import ServedModels
 
 PATH = "/v1/embeddings"
@@ -70,10 +71,10 @@ def embeddings(models: ServedModels, body: EmbeddingsRequest, name: Name) -> Job
     if not texts or "" in texts:
         raise HttpError("input: expected at least one text, and no empty one", 422, "Validation")
 
-    def reply(results: Results) -> EmbeddingsReply:
-        total = sum(results.tokens)
-        entries = [to_entry(index, vector, body.encoding_format) for index, vector in enumerate(results.values)]
-        return EmbeddingsReply(data=entries, model=results.model, usage=Usage(total, total))
+    def reply(request: Request) -> EmbeddingsReply:
+        total = sum(request.tokens)
+        entries = [to_entry(index, vector, body.encoding_format) for index, vector in enumerate(request.values)]
+        return EmbeddingsReply(data=entries, model=request.call.model, usage=Usage(total, total))
 
     options = {} if body.dimensions is None else {"dims": body.dimensions}
     return make_job(models, "embed", name, texts, reply, **options)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
-from bertwright.serving.batcher import Call
+from bertwright.serving.batcher import Call, Request
 from bertwright.serving.served_models import ServedModels
 
 Texts = str | list[str]
@@ -19,27 +19,12 @@ Dimensions = Annotated[int, Meta(ge=1, le=100_000)] | None
 """Number of a vector's first numbers that are wanted; null: all."""
 
 
-class Results(NamedTuple):
-    """Results of a request's items, in order."""
-
-    model: str
-    values: list[Any]
-    tokens: list[int]
-    """Tokens that were read of each item."""
-    truncated: list[bool]
-
-    @property
-    def truncated_items(self) -> list[int]:
-        """Indices of the items that lost tokens."""
-        return [index for index, is_truncated in enumerate(self.truncated) if is_truncated]
-
-
 class Job(NamedTuple):
     """What is to be computed for a request."""
 
     call: Call
     items: Sequence[Any]
-    reply: Callable[[Results], Any]
+    reply: Callable[[Request], Any]
     """Build the reply, which msgspec encodes."""
 
 
@@ -69,7 +54,7 @@ def make_job(
     method: str,
     name: Name,
     items: Sequence[Any],
-    reply: Callable[[Results], Any],
+    reply: Callable[[Request], Any],
     **options: Any,
 ) -> Job:
     """Return the job of a method, for the named model or the first one that has it. Raises HttpError if none has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,15 @@ class ServedModels:
         return self.settings.limits.batch_tokens or BATCH_TOKENS[self.context.device.type]
 
     def load(self) -> None:
-        """Load all models, or load them again; those before stay until all new ones are there."""
+        """Load all models, or load them again; those before stay until all new ones are there.
+
+        A thread that ends does it, so that only the batcher's thread keeps a team of OpenMP threads: once there are
+        more threads in teams than CPUs, libgomp lets them sleep at each barrier, and a short text takes twice as long.
+        """
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(self._load_all).result()
+
+    def _load_all(self) -> None:
         by_name = dict[str, ServedModel]()
         for name in self.settings.models:
             self._load(name, by_name)

@@ -10,8 +10,9 @@ import numpy as np
 from msgspec import Meta, Struct, field
 
 from bertwright.inference.text_vectors import normalize_vectors
+from bertwright.serving.batcher import Request
 from bertwright.serving.errors import HttpError
-from bertwright.serving.route import Dimensions, Job, Name, Results, Route, Texts, make_job, to_list
+from bertwright.serving.route import Dimensions, Job, Name, Route, Texts, make_job, to_list
 from bertwright.serving.served_models import ServedModel, ServedModels
 from bertwright.tasks.reranking import Reranking, rank_texts
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -47,9 +48,9 @@ def check_truncation(body: Truncating) -> None:
         raise HttpError("truncation_direction: expected Right, got Left; cut the texts yourself", 422, "Validation")
 
 
-def check_whole(body: Truncating, results: Results) -> None:
+def check_whole(body: Truncating, request: Request) -> None:
     """Raise HttpError 413 if a text lost tokens although `truncate` is false."""
-    if body.truncate is False and (items := results.truncated_items):
+    if body.truncate is False and (items := request.truncated_items):
         raise HttpError(f"inputs: text {items[0]} is longer than the model reads; allow truncate", 413, "Validation")
 
 
@@ -57,9 +58,9 @@ def embed(models: ServedModels, body: EmbedRequest, name: Name) -> Job:
     """Prepare vectors."""
     check_truncation(body)
 
-    def reply(results: Results) -> list[list[float]]:
-        check_whole(body, results)
-        return [vector.tolist() for vector in results.values]
+    def reply(request: Request) -> list[list[float]]:
+        check_whole(body, request)
+        return [vector.tolist() for vector in request.values]
 
     given = {
         "normalize": body.normalize, "prompt_name": body.prompt_name, "dims": body.dimensions, "pooling": body.pooling,
@@ -98,9 +99,9 @@ def predict(models: ServedModels, body: PredictRequest, name: Name) -> Job:
     given: Sequence[Any] = [body.inputs] if isinstance(body.inputs, str) else body.inputs
     items = [text if isinstance(text, str) else text[0] if len(text) == 1 else tuple(text) for text in given]
 
-    def reply(results: Results) -> Any:
-        check_whole(body, results)
-        scores = [to_scores(value) for value in results.values]
+    def reply(request: Request) -> Any:
+        check_whole(body, request)
+        scores = [to_scores(value) for value in request.values]
         return scores[0] if isinstance(body.inputs, str) else scores
 
     return make_job(models, "classify", name, items, reply)
@@ -136,12 +137,12 @@ def rerank(models: ServedModels, body: RerankRequest, name: Name) -> Job:
     """Prepare an order of texts."""
     check_truncation(body)
 
-    def reply(results: Results) -> list[Rank]:
-        check_whole(body, results)
-        model = models.find(results.model)
+    def reply(request: Request) -> list[Rank]:
+        check_whole(body, request)
+        model = models.find(request.call.model)
         return [
             Rank(one.position, score_of(model, one.score, body.raw_scores), one.text if body.return_text else None)
-            for one in rank_texts(body.texts, results.values)
+            for one in rank_texts(body.texts, request.values)
         ]
 
     return make_job(models, "rank", name, [(body.query, text) for text in body.texts], reply)
@@ -171,8 +172,8 @@ class SimilarityRequest(Struct):
 def prepare_similarity(models: ServedModels, given: SimilarityInputs, name: Name, **options: Any) -> Job:
     """Prepare the cosines of a text with others."""
 
-    def reply(results: Results) -> list[float]:
-        vectors = normalize_vectors(np.stack(results.values))
+    def reply(request: Request) -> list[float]:
+        vectors = normalize_vectors(np.stack(request.values))
         return [float(cosine) for cosine in vectors[1:] @ vectors[0]]
 
     return make_job(models, "embed", name, [given.source_sentence, *given.sentences], reply, **options)

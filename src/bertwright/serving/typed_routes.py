@@ -8,9 +8,9 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from msgspec import Meta, Struct
 
 from bertwright.inference.text_settings import GenerationSettings
-from bertwright.serving.batcher import Call
+from bertwright.serving.batcher import Call, Request
 from bertwright.serving.errors import HttpError
-from bertwright.serving.route import Count, Job, Name, Results, Route, Texts, make_job, to_list
+from bertwright.serving.route import Count, Job, Name, Route, Texts, make_job, to_list
 from bertwright.serving.served_models import ServedModels
 from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.multi_label import LabelsPrediction
@@ -33,14 +33,14 @@ class Predictions(Struct, Generic[T]):
     predictions: list[T]
 
 
-def reply_with(convert: Callable[[Any], T]) -> Callable[[Results], Predictions[T]]:
+def reply_with(convert: Callable[[Any], T]) -> Callable[[Request], Predictions[T]]:
     """Return the function that builds a reply from the results of all items."""
-    return lambda results: describe(results, [convert(value) for value in results.values])
+    return lambda request: describe(request, [convert(value) for value in request.values])
 
 
-def describe(results: Results, predictions: list[T]) -> Predictions[T]:
+def describe(request: Request, predictions: list[T]) -> Predictions[T]:
     """Build a reply."""
-    return Predictions(results.model, sum(results.tokens), results.truncated_items, predictions)
+    return Predictions(request.call.model, sum(request.tokens), request.truncated_items, predictions)
 
 
 def check_lengths(name: str, values: Sequence[Any], others: Sequence[Any]) -> None:
@@ -158,7 +158,7 @@ def tag(models: ServedModels, body: TagRequest, name: Name) -> Job:
         return make_job(models, "tag", name, items, reply_with(to_tags))
     return make_job(
         models, "tag", name, [tuple(items)],
-        lambda results: describe(results, [to_tags(value) for value in results.values[0]]), document=True,
+        lambda request: describe(request, [to_tags(value) for value in request.values[0]]), document=True,
     )  # fmt: skip
 
 
@@ -258,8 +258,8 @@ def generate(models: ServedModels, body: GenerateRequest, name: Name) -> Job:
         body.max_new_tokens, body.sample, body.temperature, body.top_k, body.top_p, body.num_beams, body.seed
     )
 
-    def reply(results: Results) -> Predictions[Continuation]:
-        return describe(results, [Continuation(*value) for value in results.values[0]])
+    def reply(request: Request) -> Predictions[Continuation]:
+        return describe(request, [Continuation(*value) for value in request.values[0]])
 
     return make_job(models, "generate", name, [tuple(to_list(body.prompts))], reply, settings=settings)
 
@@ -305,8 +305,8 @@ class NextSentenceReply(Struct):
 def next_sentence(models: ServedModels, body: NextSentenceRequest, name: Name) -> Job:
     """Prepare next-sentence predictions. Raises ValueError for lists of different lengths."""
 
-    def reply(results: Results) -> NextSentenceReply:
-        return NextSentenceReply(results.model, sum(results.tokens), results.truncated_items, results.values)
+    def reply(request: Request) -> NextSentenceReply:
+        return NextSentenceReply(request.call.model, sum(request.tokens), request.truncated_items, request.values)
 
     firsts, seconds = to_list(body.first), to_list(body.second)
     check_lengths("second", firsts, seconds)
@@ -333,8 +333,8 @@ class Ranked(Struct):
 def rank(models: ServedModels, body: RankRequest, name: Name) -> Job:
     """Prepare an order of texts."""
 
-    def reply(results: Results) -> Predictions[Ranked]:
-        return describe(results, [Ranked(*one) for one in rank_texts(body.texts, results.values)[: body.top_k]])
+    def reply(request: Request) -> Predictions[Ranked]:
+        return describe(request, [Ranked(*one) for one in rank_texts(body.texts, request.values)[: body.top_k]])
 
     return make_job(models, "rank", name, [(body.query, text) for text in body.texts], reply)
 
@@ -385,9 +385,9 @@ class AttentionReply(Struct):
 def attention(models: ServedModels, body: AttentionRequest, name: Name) -> Job:
     """Prepare attention weights."""
 
-    def reply(results: Results) -> AttentionReply:
-        (value,) = results.values
-        return AttentionReply(results.model, [*value.tokens], value.weights.tolist())
+    def reply(request: Request) -> AttentionReply:
+        (value,) = request.values
+        return AttentionReply(request.call.model, [*value.tokens], value.weights.tolist())
 
     return make_job(models, "attention", name, [(body.text, body.text_pair)], reply)
 
