@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 from bertwright.base.files import check_absent, new_file, read_json
 from bertwright.base.reporter import SILENT, Outputs, Reporter
-from bertwright.base.settings import Positional, check_not_str, read_toml
+from bertwright.base.settings import Positional, check_not_str, flatten, read_toml
 from bertwright.inference import decisions
 from bertwright.metrics.calibration import measure_reliability
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.metrics.statistics import Sample, difference, estimate
 from bertwright.reports.check_labels import COLUMNS, find_suspects, format_suspects
 from bertwright.reports.page import escape, make_bars, make_chart, make_page, make_table
-from bertwright.reports.setting_origins import find_stated, flatten
+from bertwright.reports.setting_origins import find_origins
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
 from bertwright.tasks.score_formats import format_score
@@ -238,10 +238,10 @@ def _list_errors(found: Predicted) -> Iterator[str]:
 
 
 def describe_settings(run: RunRecord) -> Iterator[str]:
-    """Yield all settings, and whether they are defaults or were stated; then the digests of the data."""
-    stated = find_stated(run.settings, run.folder)
-    rows = [(name, _plain(value), "stated" if name in stated else "default") for name, value in flatten(run.settings)]
-    yield "<h3>Settings</h3><p>Stated: by a flag, a file or a recipe.</p>"
+    """Yield all settings with their origins; then the digests of the data."""
+    origins = find_origins(run.settings, run.folder)
+    rows = [(name, _plain(value), origins.get(name, "")) for name, value in flatten(run.settings)]
+    yield "<h3>Settings</h3><p>“by …” names the settings that a value follows from; “stated”: in Python, or by a grid.</p>"
     yield make_table(("", "value", "origin"), rows, (0, 1, 2))
     if (run.folder / "data.json").is_file():
         yield "<h3>Data</h3>" + make_table(("name", "digest"), [*read_json(run.folder / "data.json").items()], (0, 1))
