@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bertwright.base.files import check_absent, new_file, read_json
 from bertwright.base.reporter import SILENT, Outputs, Reporter
-from bertwright.base.settings import Positional, check_not_str, flatten, read_toml
+from bertwright.base.settings import Positional, check_not_str, flatten, from_table, read_toml
 from bertwright.inference import decisions
 from bertwright.metrics.calibration import measure_reliability
 from bertwright.metrics.seed_summary import summarize_seeds
@@ -19,8 +19,10 @@ from bertwright.metrics.statistics import Sample, difference, estimate
 from bertwright.reports.check_labels import COLUMNS, find_suspects, format_suspects
 from bertwright.reports.page import escape, make_bars, make_chart, make_page, make_table
 from bertwright.reports.setting_origins import find_origins
+from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
+from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.score_formats import format_score
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
@@ -48,10 +50,15 @@ class ReportSettings:
     """New .html file."""
     errors: bool = True
     """Also show confusions, calibration, slices, the worst errors, and training rows whose label is probably wrong."""
+    costs: tuple[float, ...] = (1.0, 1.0)
+    """Multi-label, or two labels: the costs of a wrong label and of a missed one, as in 1 10, for their thresholds."""
+    slices: tuple[str, ...] = (decisions.LENGTH, decisions.LABEL)
+    """What divides the dev examples into slices: length (in tokens), label, or a column of the dev files."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
         check_not_str(self, "runs")
+        decisions.DecisionSettings(costs=self.costs, slices=self.slices)  # raises ValueError
         if self.output.suffix != ".html":
             raise ValueError(f"--output {self.output}: expected a file with the suffix .html")
         if not self.runs:
@@ -65,6 +72,8 @@ class Predicted(NamedTuple):
     scored: decisions.Scored
     predictions: list[Any]
     train: Sequence[Any]
+    inputs: Sequence[str]
+    """Files of the dev examples."""
 
 
 class RunRecord(NamedTuple):
@@ -102,7 +111,7 @@ def report(settings: ReportSettings, reporter: Reporter = SILENT) -> Path:
     for run in runs:
         parts += [f"<h2>{escape(run.folder)}</h2>", *describe_run(run)]
         if run.predicted:
-            parts += describe_errors(run.predicted)
+            parts += describe_errors(run.predicted, settings)
         elif settings.errors and "task" in run.settings:
             parts.append("<p>No errors are shown: the model or the dev file is not there, or has changed.</p>")
         parts += describe_settings(run)
@@ -142,7 +151,9 @@ def predict_dev(run: Path, device: DeviceSettings, reporter: Reporter) -> Predic
         with reporter.progress(f"predicting dev of {run}", encoded.num_items) as advance:
             outputs = predict_logits(models.members[0].model, encoded, advance)
     scored = decisions.Scored(examples, encoded, outputs)
-    return Predicted(models.task, scored, scored.decode(models.task), splits["train"])
+    task = from_table(TaskSettings, read_toml(run / "settings.toml")["task"], "settings.toml: task")
+    files = join_as_glob(task.files("dev") or task.files("train"))  # without dev files, a share of the training files
+    return Predicted(models.task, scored, scored.decode(models.task), splits["train"], files)
 
 
 def describe_run(run: RunRecord) -> Iterator[str]:
@@ -181,18 +192,22 @@ def draw_curves(run: RunRecord) -> Iterator[str]:
             yield make_chart(f"{metric.replace('_', ' ')} by step", curves)
 
 
-def describe_errors(found: Predicted) -> Iterator[str]:
-    """Yield confusions, calibration, abstentions, slices, the worst errors, and suspicious training labels."""
-    task, scored = found.task, found.scored
+def describe_errors(found: Predicted, settings: ReportSettings) -> Iterator[str]:
+    """Yield confusions, decisions, slices, calibration, the worst errors, and suspicious training labels."""
+    task, scored, rows = found.task, found.scored, dict[str, Sequence[decisions.Record]]()
     tables = [*task.score_tables(scored.examples, found.predictions)]
     if isinstance(task, Classification):
-        rows = decisions.measure_abstention(task, scored, *ABSTENTIONS)
-        tables += decisions.make_tables({"label at least as probable as": rows})
-    for name in (decisions.LENGTH, decisions.LABEL):
+        rows["label at least as probable as"] = decisions.measure_abstention(task, scored, *ABSTENTIONS)
+    if isinstance(task, MultiLabel) or (isinstance(task, Classification) and len(task.labels) == 2):
+        chosen = decisions.DecisionSettings(costs=settings.costs)
+        [rows["costs {:g} and {:g}".format(*settings.costs)]] = decisions.decide(chosen, task, scored, ())[1].values()
+    for name in settings.slices:
         try:
-            tables += decisions.make_tables({f"by {name}": decisions.score_slices(name, task, scored, ())})
+            rows[f"by {name}"] = decisions.score_slices(name, task, scored, found.inputs)
         except ValueError:  # a task type without such slices
-            continue
+            if name not in (decisions.LENGTH, decisions.LABEL):
+                raise
+    tables += decisions.make_tables(rows)
     yield "<h3>On dev</h3>"
     yield from (f"<p></p>{make_table(table.columns, table.rows)}" for table in tables)
     if isinstance(task, Classification | MultiLabel):
@@ -241,7 +256,7 @@ def describe_settings(run: RunRecord) -> Iterator[str]:
     """Yield all settings with their origins; then the digests of the data."""
     origins = find_origins(run.settings, run.folder)
     rows = [(name, _plain(value), origins.get(name, "")) for name, value in flatten(run.settings)]
-    yield "<h3>Settings</h3><p>“by …” names the settings that a value follows from; “stated”: in Python, or by a grid.</p>"
+    yield "<h3>Settings</h3><p>“by …”: the settings that a value follows from; “stated”: in Python, or by a grid.</p>"
     yield make_table(("", "value", "origin"), rows, (0, 1, 2))
     if (run.folder / "data.json").is_file():
         yield "<h3>Data</h3>" + make_table(("name", "digest"), [*read_json(run.folder / "data.json").items()], (0, 1))
