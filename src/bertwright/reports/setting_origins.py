@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from bertwright.base.files import read_json, read_utf8
-from bertwright.base.settings import default_table, derived_defaults, flatten, from_table, to_table
+from bertwright.base.settings import (
+    default_table,
+    derived_defaults,
+    enclosing_defaults,
+    flatten,
+    from_table,
+    merge,
+    to_table,
+)
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.training.run_folder import ORIGINS_FILE
@@ -33,25 +42,37 @@ def find_origins(table: Mapping[str, Any], run: Path) -> dict[str, str]:
     """
     recorded = read_json(run / ORIGINS_FILE) if (run / ORIGINS_FILE).is_file() else {}
     command = read_utf8(run / "settings.toml").removeprefix("# bertwright ").partition(":")[0]
+    stated = _select(table, recorded) if recorded else {**table}
     try:
         cls = KINDS[command]
         settings = from_table(cls, {**table, "run": str(run)}, "settings.toml")
-        derived = dict(flatten(derived_defaults(cls, {**table})))
-        without = {left_out: _derive_without(cls, table, left_out) for left_out in table}
+        derived = dict(flatten(derived_defaults(cls, stated)))
+        without = {name: dict(flatten(derived_defaults(cls, _leave_out(stated, name)))) for name in stated}
     except (KeyError, ValueError):  # another kind of run, or one of an earlier version
         return {name: recorded.get(name, STATED) for name, _ in flatten(table)}
-    defaults, origins = dict(flatten(default_table(settings))), dict[str, str]()
+    enclosing = {field.name: inner for field in fields(cls) if (inner := enclosing_defaults(field))}
+    defaults, origins = dict(flatten(merge(default_table(settings), enclosing))), dict[str, str]()
     for name, value in flatten(to_table(settings)):
-        sources = [left_out for left_out, values in without.items() if values.get(name) != derived.get(name)]
         if name in recorded:
             origins[name] = str(recorded[name])
         elif name in derived and derived[name] == value:
+            sources = [left_out for left_out, values in without.items() if values.get(name) != value]
             origins[name] = f"by {', '.join(sources)}" if sources else DEFAULT
         else:
             origins[name] = DEFAULT if name in defaults and defaults[name] == value else STATED
     return origins
 
 
-def _derive_without(cls: type[Any], table: Mapping[str, Any], left_out: str) -> dict[str, Any]:
-    """Return the derived defaults of a table that lacks one setting, by dotted name."""
-    return dict(flatten(derived_defaults(cls, {name: value for name, value in table.items() if name != left_out})))
+def _select(table: Mapping[str, Any], names: Container[str], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a table whose dotted names are among some, in tables as they were."""
+    selected = dict[str, Any]()
+    for name, value in table.items():
+        if isinstance(value, dict) and (inner := _select(value, names, f"{prefix}{name}.")):
+            selected[name] = inner
+        elif prefix + name in names:
+            selected[name] = value
+    return selected
+
+
+def _leave_out(table: Mapping[str, Any], left_out: str) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name != left_out}

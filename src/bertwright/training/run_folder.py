@@ -227,4 +227,4 @@ def write_run_settings(settings: Resumable, command: str) -> None:
     path = settings.run / ORIGINS_FILE
     before = read_json(path) if settings.resume and path.is_file() else {}
     if origins := before | dict(ORIGINS.get()):
-        write_json(path, {name: origin for name, origin in origins.items() if name not in ("run", "resume")})
+        write_json(path, {name: origin for name, origin in origins.items() if name != "resume"})
