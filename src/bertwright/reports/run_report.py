@@ -16,7 +16,7 @@ from bertwright.inference import decisions
 from bertwright.metrics.calibration import measure_reliability
 from bertwright.metrics.seed_summary import summarize_seeds
 from bertwright.metrics.statistics import Sample, difference, estimate
-from bertwright.reports.check_labels import COLUMNS, find_suspects, format_suspects
+from bertwright.reports.check_labels import COLUMNS, FOLDS, find_suspects, format_suspects
 from bertwright.reports.page import escape, make_bars, make_chart, make_page, make_table
 from bertwright.reports.setting_origins import find_origins
 from bertwright.tables.neighbours import join_as_glob
@@ -30,7 +30,7 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.metrics_log import drop_short_windows, read_metrics, smooth
 
 WORST = 20  # rows of the tables of errors
-MAX_CHECKED = 20_000  # training examples whose labels are checked
+MAX_CHECKED = 20_000  # different training texts, up to which their labels are checked
 DRAWS = 4_000  # of the bootstrap
 ABSTENTIONS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 WITHOUT_ERRORS = ("embedding", "distillation")
@@ -213,7 +213,7 @@ def describe_errors(found: Predicted, settings: ReportSettings) -> Iterator[str]
     if isinstance(task, Classification | MultiLabel):
         yield _draw_reliability(task, scored)
     yield from _list_errors(found)
-    if isinstance(task, Classification) and len(found.train) <= MAX_CHECKED:
+    if isinstance(task, Classification) and FOLDS <= len({*task.group_keys(found.train)}) <= MAX_CHECKED:
         suspects = find_suspects(task, found.train)
         yield f"<h3>Training labels: {len(suspects):,} of {len(found.train):,} are probably wrong (check-labels)</h3>"
         yield make_table(COLUMNS, format_suspects(suspects[:WORST]), (0, 1, 2))
