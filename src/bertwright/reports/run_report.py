@@ -14,11 +14,11 @@ from bertwright.base.reporter import SILENT, Outputs, Reporter
 from bertwright.base.settings import Positional, check_not_str, flatten, from_table, read_toml
 from bertwright.inference import decisions
 from bertwright.metrics.calibration import measure_reliability
-from bertwright.metrics.seed_summary import summarize_seeds
+from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.metrics.statistics import Sample, difference, estimate
 from bertwright.reports.check_labels import COLUMNS, FOLDS, find_suspects, format_suspects
 from bertwright.reports.page import escape, make_bars, make_chart, make_page, make_table
-from bertwright.reports.setting_origins import find_origins
+from bertwright.reports.setting_origins import DEFAULT, find_origins
 from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
@@ -159,8 +159,9 @@ def predict_dev(run: Path, device: DeviceSettings, reporter: Reporter) -> Predic
 def describe_run(run: RunRecord) -> Iterator[str]:
     """Yield scores, curves and the time of a run; of a series of runs, its table."""
     if cells := run.report.get("cells"):
-        rows = [(one["row"], one["column"], _plain(one["mean"]), _plain(one["std"]), one["seeds"]) for one in cells]
-        yield make_table(("row", "column", "mean", "sd", "seeds"), rows, (0, 1))
+        summaries = [SeedSummary(*(one[name] for name in SeedSummary._fields)).format(*run.scale) for one in cells]
+        rows = [(one["row"], one["column"], mean, one["seeds"]) for one, mean in zip(cells, summaries, strict=True)]
+        yield make_table(("row", "column", f"{run.metric}, mean ± sd", "seeds"), rows, (0, 1))
         return
     splits = run.scores()
     names = dict.fromkeys(name for scores in splits.values() for name in scores if name not in ("kind", "step"))
@@ -176,16 +177,18 @@ def describe_run(run: RunRecord) -> Iterator[str]:
     if parts := run.report.get("seconds_by_part"):
         yield "<h3>Where the time went</h3>" + make_bars(parts, "s")
         whole = f"{sum(parts.values()):,.2f} of the {run.report['seconds_of_this_process']:,.2f} seconds"
-        yield f"<p>{whole} of the run's last process. On a GPU, forward and backward are the time to start its work; "
-        yield "wait is the time until it has done it.</p>"
+        yield f"<p>{whole} of the run's last process, after it had opened data and model. On a GPU, forward and "
+        yield "backward are the time to start its work; wait is the time until it has done it.</p>"
 
 
 def draw_curves(run: RunRecord) -> Iterator[str]:
     """Yield the charts of a run: loss, the metric of its evaluations, learning rate, gradient norm."""
+    factors = {run.metric: run.scale[1]}
     for metric in dict.fromkeys(("loss", run.metric, "learning_rate", "gradient_norm")):
         curves = dict[str, Sequence[tuple[float, float]]]()
         for kind in dict.fromkeys(record["kind"] for record in run.records):
-            points = [(one["step"], one[metric]) for one in run.records if one["kind"] == kind and metric in one]
+            found = [one for one in run.records if one["kind"] == kind and metric in one]
+            points = [(one["step"], factors.get(metric, 1) * one[metric]) for one in found]
             if points:
                 curves[kind.replace("_", " ")] = smooth(drop_short_windows(points)) if kind == "train" else points
         if curves:
@@ -257,7 +260,10 @@ def describe_settings(run: RunRecord) -> Iterator[str]:
     origins = find_origins(run.settings, run.folder)
     rows = [(name, _plain(value), origins.get(name, "")) for name, value in flatten(run.settings)]
     yield "<h3>Settings</h3><p>“by …”: the settings that a value follows from; “stated”: in Python, or by a grid.</p>"
-    yield make_table(("", "value", "origin"), rows, (0, 1, 2))
+    for is_default in (False, True):  # the defaults are many, and folded
+        shown = [row for row in rows if (row[2] == DEFAULT) == is_default]
+        table = make_table(("", "value", "origin"), shown, (0, 1, 2))
+        yield f"<details><summary>{len(shown)} defaults</summary>{table}</details>" if is_default else table
     if (run.folder / "data.json").is_file():
         yield "<h3>Data</h3>" + make_table(("name", "digest"), [*read_json(run.folder / "data.json").items()], (0, 1))
 
