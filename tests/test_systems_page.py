@@ -10,46 +10,40 @@ REST = "## One command for all\n"
 PAGE = Path(__file__).parents[1] / "docs" / "systems.md"
 HEAD = """# Systems
 
-BERT and the systems that it is presented beside. Each has a folder `src/bertwright/systems/NAME/` with all that is
-known of it; its record in `defaults.py` is what the tables of this page, the help of the commands and the ladder read.
-`python tests/test_systems_page.py` writes the tables from the records.
+BERT and the systems that it is compared with. All that is known of one is in `src/bertwright/systems/NAME/`; the tables
+of this page are written from its record, `defaults.py` (`python tests/test_systems_page.py`). After `pretrain` stand the
+objectives (`--objective`), after the other commands the names for `--architecture`; their help says what each is, and the
+sizes.
+
+| folder | system | trained by | `model_type` |
+|---|---|---|---|
 """
 
 
-def ways(system: System) -> list[tuple[str, str]]:
-    """Return the commands that train a system, each with what it trains."""
-    found = [
-        (f"`pretrain --architecture {system.name} --objective {name}`", "the language model")
-        for name in system.objectives
-    ]
-    found += [(f"`finetune --architecture {name}`", model.summary) for name, model in system.word_models.items()]
-    found += [(f"`train-translation --architecture {name}`", one.summary) for name, one in system.translation.items()]
-    return found
+def list_commands(system: System) -> str:
+    """Return the commands that train a system, with its objectives or architectures."""
+    names = {
+        "pretrain": system.objectives,
+        "finetune": system.word_models,
+        "train-translation": system.translation,
+    }
+    return "; ".join(f"`{command}`: {', '.join(named)}" for command, named in names.items() if named)
 
 
 def make_page() -> str:
     """Return the beginning of the page."""
-    lines = [HEAD, "| folder | system | sizes | `model_type` of its model folders |", "|---|---|---|---|"]
-    lines += [
-        f"| `{system.name}` | {system.summary} | {', '.join(system.sizes)} | {', '.join(system.folders)} |"
+    lines = [
+        f"| `{system.name}` | {system.summary} | {list_commands(system)} | {', '.join(system.folders)} |"
         for system in systems()
     ]
-    lines += ["", "## Commands that train them", "", "| command | what it trains |", "|---|---|"]
-    lines += [f"| {command} | {what} |" for system in systems() for command, what in ways(system)]
-    lines += [
-        "",
-        "## Steps of the ladder",
-        "",
-        "| step | compared with | published, on test | tasks |",
-        "|---|---|---|---|",
-    ]
+    lines += ["", "## Steps of the ladder", "", "| step | compared with | published, on test |", "|---|---|---|"]
     below = ""
     for step in ladder_steps():
         over = below if step.over is None else ", else ".join(step.over)
         figures = ", ".join(f"{name} {figure:g}" for name, figure in step.published.items())
-        lines.append(f"| {step.name} | {over} | {figures} | {step.tasks} |")
+        lines.append(f"| {step.name} | {over} | {figures} |")
         below = step.name
-    return "\n".join(lines) + "\n"
+    return HEAD + "\n".join(lines) + "\n"
 
 
 def test_the_page_of_systems_is_that_of_the_registry() -> None:

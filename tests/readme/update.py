@@ -1,4 +1,4 @@
-"""Run the commands of a README or tour and replace the printed results in it by the real ones.
+"""Run the commands of a README or tour and replace the printed results in it by the real ones, if it shows some.
 
     python tests/readme/update.py [PAGE, such as docs/tour.md]
 
@@ -28,11 +28,10 @@ def main(name: str) -> None:
         for language, block in BLOCK.findall(page):
             if language == "console":
                 commands = re.findall(r"^\$ (?:.*\\\n)*.*\n", block, re.M)
-                outputs = [execute(command, Path(folder)) for command, _ in shown_commands(block)]
-                printed = "".join(
-                    command + re.sub(r" +$", "", output, flags=re.M).rstrip("\n") + "\n"
-                    for command, output in zip(commands, outputs, strict=True)
-                )
+                printed = ""
+                for command, (line, shown) in zip(commands, shown_commands(block), strict=True):
+                    output = re.sub(r" +$", "", execute(line, Path(folder)), flags=re.M).rstrip("\n")
+                    printed += f"{command}{output}\n" if shown else command
                 updated = updated.replace(block, printed)
     (ROOT / name).write_text(updated, encoding="utf-8")
 

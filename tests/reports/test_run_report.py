@@ -18,6 +18,7 @@ from bertwright.pretraining.run import pretrain
 from bertwright.tasks.presets import TaskSettings
 from helpers import CPU
 
+CELLS = [("bear", "bad", "mail"), ("duck", "good", "mail"), ("wolf", "bad", "web"), ("seal", "good", "web")]
 HOSTILE = "<script>alert(1)</script> <img src=http://evil.example/x.png> \x1b[31m"
 
 
@@ -65,9 +66,73 @@ def test_report_of_a_run_shows_scores_errors_time_and_settings(tmp_path: Path, r
     assert page.tags.count("svg") == 5  # loss, accuracy, learning rate, gradient norm, calibration
     for heading in ("Where the time went", "On dev", "Calibration", "Worst of", "Training labels", "Settings", "Data"):
         assert heading in page.text
-    rows = dict(re.findall(r"<tr><td[^>]*>([\w.]+)</td><td[^>]*>[^<]*</td><td[^>]*>(\w+)</td></tr>",
-                           (tmp_path / "report.html").read_text()))  # fmt: skip
-    assert (rows["epochs"], rows["optimizer.weight_decay"]) == ("stated", "default")
+    assert read_origins(tmp_path / "report.html")["epochs"] == "stated"
+
+
+def read_origins(page: Path) -> dict[str, str]:
+    """Return the origin of each setting on a page."""
+    row = r"<tr><td[^>]*>([\w.]+)</td><td[^>]*>[^<]*</td><td[^>]*>([^<]+)</td></tr>"
+    return dict(re.findall(row, page.read_text(encoding="utf-8")))
+
+
+def test_report_says_where_each_setting_is_from(tmp_path: Path, tiny_bert: Path, review_files: Path) -> None:
+    (tmp_path / "short.toml").write_text(
+        "epochs = 0.2\nlog_every = 4\nkeep_checkpoints = true\n[tuning]\nhead_init = 'random'\n"
+    )
+    files = [f"--{split}={review_files / f'{split}.tsv'}" for split in ("train", "dev")]
+    command = ["finetune", "--config", str(tmp_path / "short.toml"), "--run", str(tmp_path / "run"), "--log-every", "2"]
+    command += ["--task", "classification", *files, "--model", str(tiny_bert), "--device", "cpu", "--threads", "1"]
+    assert run_command(command) == 0
+    shutil.rmtree(tmp_path / "run" / "model")  # as if the run was not finished
+    assert run_command(["finetune", "--run", str(tmp_path / "run"), "--resume", "--no-keep-checkpoints"]) == 0
+    report(tmp_path / "report.html", tmp_path / "run")
+    origins = read_origins(tmp_path / "report.html")
+    expected = {
+        "epochs": f"--config {tmp_path / 'short.toml'}",
+        "tuning.head_init": f"--config {tmp_path / 'short.toml'}",
+        "log_every": "flag",
+        "task.train": "flag",
+        "keep_checkpoints": "flag",  # of the command that resumed the run
+        "optimizer.learning_rate": "by model",  # whose states are narrow
+        "optimizer.weight_decay": "default",
+    }
+    assert {name: origins[name] for name in expected} == expected
+
+
+def test_report_of_a_grid_shows_its_table_and_the_errors_of_the_chosen_model(
+    tmp_path: Path, tiny_bert: Path, review_files: Path
+) -> None:
+    files = [f"--{split}={review_files / f'{split}.tsv'}" for split in ("train", "dev")]
+    command = ["grid", "--run", str(tmp_path / "grid"), "--task", "classification", *files, "--model", str(tiny_bert)]
+    command += ["--learning-rates", "1e-4", "3e-3", "--batch-sizes", "16", "--epochs", "1", "--seeds", "2"]
+    assert run_command([*command, "--limit", "60", "--device", "cpu", "--threads", "1"]) == 0
+    page = report(tmp_path / "report.html", tmp_path / "grid")
+    for cell in read_json(tmp_path / "grid" / "report.json")["cells"]:
+        assert cell["row"] in page.text
+    assert "Worst of" in page.text
+    origins = read_origins(tmp_path / "report.html")
+    assert (origins["learning_rates"], origins["optimizer.beta1"]) == ("flag", "default")
+
+
+@pytest.mark.parametrize("places", [["forest"], ["forest", "river"]])
+def test_report_has_each_decision_from_scores(
+    tmp_path: Path, make_tuning: Callable[..., Any], places: list[str]
+) -> None:
+    rows = [f"the {noun} in the {place}\t{label}\t{source}" for place in places for noun, label, source in CELLS * 4]
+    for split in ("train", "dev"):
+        (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel\tsource", *rows]) + "\n")
+    files = {split: (str(tmp_path / f"{split}.tsv"),) for split in ("train", "dev")}
+    finetune(make_tuning(tmp_path / "run", task=TaskSettings("classification", **files), epochs=1.0))
+    command = ["report", str(tmp_path / "run"), "--device", "cpu", "--costs", "1", "10", "--slices", "length", "label"]
+    assert run_command([*command, "source", "--output", str(tmp_path / "page.html")]) == 0
+    text = Page(tmp_path / "page.html").text
+    for part in ("calibration error", "costs 1 and 10", "label at least as probable as"):
+        assert part in text
+    for part in ("by length", "by label", "by source"):
+        assert part in text
+    assert ("Training labels" in text) == (len(places) > 1)  # four different texts are too few to find wrong labels
+    assert run_command([*command, "nothing", "--output", str(tmp_path / "none.html")]) == 2
+    assert not (tmp_path / "none.html").exists()
 
 
 def test_parts_of_the_time_add_up_to_the_whole(runs: list[Path]) -> None:

@@ -16,7 +16,8 @@ import textwrap
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
@@ -44,6 +45,9 @@ LIMITS: dict[str, Callable[[float], bool]] = {
 }
 
 Positional = Annotated[T, "positional"]  # a field that the command line gives without a flag
+
+# Where a command has settings from: dotted name → "flag", or the --config; empty outside the command line.
+ORIGINS: ContextVar[Mapping[str, str]] = ContextVar("ORIGINS", default=types.MappingProxyType({}))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -355,6 +359,19 @@ def _add_arguments(settings: Any, positional: list[str], flags: list[str]) -> No
             flags.append(flag if value else flag.replace("--", "--no-", 1))
         elif value != field.default:
             flags += [flag, *values]
+
+
+def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a table and of the tables in it, with dotted names.
+
+    >>> [*flatten({"a": 1, "b": {"c": 2}})]
+    [('a', 1), ('b.c', 2)]
+    """
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import errno
 import io
 import os
@@ -70,7 +71,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; every expected failure is one line on stderr."""
     try:
-        code = dispatch(arguments)
+        code = contextvars.copy_context().run(dispatch, arguments)  # origins of settings end with their command
         if sys.stdout is not None:  # None if the caller has closed it
             sys.stdout.flush()
         return code

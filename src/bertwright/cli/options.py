@@ -78,6 +78,8 @@ def read_settings(cls: type[Any], name: str, arguments: list[str], example: str,
         raise ValueError(f"{error} (see bertwright {name} --help)") from None
     base = _read_base(cls, name, given, config)
     table = settings.merge(base, given)
+    origins = {name: f"--config {config}" for name, _ in settings.flatten(base) if config is not None}
+    settings.ORIGINS.set(origins | {name: "flag" for name, _ in settings.flatten(given)})
     if wants_help:
         shown = settings.merge(settings.derived_defaults(cls, table), base)
         options = list_options(cls, shown)

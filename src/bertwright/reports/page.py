@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 
 from bertwright.base.messages import escape_control
@@ -16,7 +17,8 @@ STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:var(--text);background:var(--back);max-width:64rem;margin:2rem auto;
 padding:0 1rem}h1{font-size:1.6rem}h2{font-size:1.3rem;border-bottom:1px solid var(--line);margin-top:2.2rem}
 h3{font-size:1.05rem;margin-bottom:.3rem}p,figcaption,footer{color:var(--muted);margin:.3rem 0}
-.wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem}td,th{padding:.2rem .7rem;text-align:right;
+.wide{overflow-x:auto;margin:.4rem 0 1.1rem}summary{color:var(--muted);cursor:pointer}
+table{border-collapse:collapse;font-size:.9rem}td,th{padding:.2rem .7rem;text-align:right;
 border-bottom:1px solid var(--line);font-variant-numeric:tabular-nums}
 th{color:var(--muted);font-weight:600}.text{text-align:left}td.text{overflow-wrap:anywhere}.charts{display:flex;flex-wrap:wrap;gap:1rem}
 figure{margin:0}svg{max-width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:var(--muted)}
@@ -77,12 +79,13 @@ def make_chart(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) 
         )
 
     parts = []
-    for step in range(5):
-        x, y = x0 + step / 4 * (x1 - x0), y0 + step / 4 * (y1 - y0)
-        (left, bottom), (_, top) = place(x, y0), place(x0, y)
+    for y in _ticks(y0, y1):
+        _, top = place(x0, y)
         parts.append(f'<line x1="{LEFT}" x2="{WIDTH}" y1="{top:.1f}" y2="{top:.1f}" stroke="var(--line)"/>')
-        parts.append(f'<text x="{LEFT - 5}" y="{top + 4:.1f}" text-anchor="end">{y:.3g}</text>')
-        parts.append(f'<text x="{left:.1f}" y="{bottom + 18:.1f}" text-anchor="middle">{x:,.4g}</text>')
+        parts.append(f'<text x="{LEFT - 5}" y="{top + 4:.1f}" text-anchor="end">{y:,.10g}</text>')
+    for x in _ticks(x0, x1):
+        left, bottom = place(x, y0)
+        parts.append(f'<text x="{left:.1f}" y="{bottom + 18:.1f}" text-anchor="middle">{x:,.10g}</text>')
     for number, curve in enumerate(curves.values()):
         placed, color = [place(*point) for point in curve], f"var(--c{number % 4})"
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
@@ -93,6 +96,19 @@ def make_chart(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) 
     legend = f": {', '.join(names)}" if len(curves) > 1 else ""
     frame = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="{escape(title)}"'
     return f"<figure><figcaption>{escape(title)}{legend}</figcaption><svg {frame}>{''.join(parts)}</svg></figure>"
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return round numbers from low to high, two to six of them.
+
+    >>> _ticks(0, 75), _ticks(0.926, 0.95)
+    ([0.0, 20.0, 40.0, 60.0], [0.93, 0.935, 0.94, 0.945, 0.95])
+    """
+    least = (high - low) / 5
+    unit = 10 ** math.floor(math.log10(least))
+    step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= least)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{number * step:.10g}") for number in range(first, last + 1)]
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:

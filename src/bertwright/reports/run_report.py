@@ -11,16 +11,18 @@ from typing import Any, NamedTuple
 
 from bertwright.base.files import check_absent, new_file, read_json
 from bertwright.base.reporter import SILENT, Outputs, Reporter
-from bertwright.base.settings import Positional, check_not_str, read_toml
+from bertwright.base.settings import Positional, check_not_str, flatten, from_table, read_toml
 from bertwright.inference import decisions
 from bertwright.metrics.calibration import measure_reliability
-from bertwright.metrics.seed_summary import summarize_seeds
+from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.metrics.statistics import Sample, difference, estimate
-from bertwright.reports.check_labels import COLUMNS, find_suspects, format_suspects
+from bertwright.reports.check_labels import COLUMNS, FOLDS, find_suspects, format_suspects
 from bertwright.reports.page import escape, make_bars, make_chart, make_page, make_table
-from bertwright.reports.setting_origins import find_stated, flatten
+from bertwright.reports.setting_origins import DEFAULT, find_origins
+from bertwright.tables.neighbours import join_as_glob
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multi_label import MultiLabel
+from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.score_formats import format_score
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TaskOptions
@@ -28,7 +30,7 @@ from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.metrics_log import drop_short_windows, read_metrics, smooth
 
 WORST = 20  # rows of the tables of errors
-MAX_CHECKED = 20_000  # training examples whose labels are checked
+MAX_CHECKED = 20_000  # different training texts, up to which their labels are checked
 DRAWS = 4_000  # of the bootstrap
 ABSTENTIONS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 WITHOUT_ERRORS = ("embedding", "distillation")
@@ -48,10 +50,15 @@ class ReportSettings:
     """New .html file."""
     errors: bool = True
     """Also show confusions, calibration, slices, the worst errors, and training rows whose label is probably wrong."""
+    costs: tuple[float, ...] = (1.0, 1.0)
+    """Multi-label, or two labels: the costs of a wrong label and of a missed one, as in 1 10, for their thresholds."""
+    slices: tuple[str, ...] = (decisions.LENGTH, decisions.LABEL)
+    """What divides the dev examples into slices: length (in tokens), label, or a column of the dev files."""
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
         check_not_str(self, "runs")
+        decisions.DecisionSettings(costs=self.costs, slices=self.slices)  # raises ValueError
         if self.output.suffix != ".html":
             raise ValueError(f"--output {self.output}: expected a file with the suffix .html")
         if not self.runs:
@@ -65,6 +72,8 @@ class Predicted(NamedTuple):
     scored: decisions.Scored
     predictions: list[Any]
     train: Sequence[Any]
+    inputs: Sequence[str]
+    """Files of the dev examples."""
 
 
 class RunRecord(NamedTuple):
@@ -102,7 +111,7 @@ def report(settings: ReportSettings, reporter: Reporter = SILENT) -> Path:
     for run in runs:
         parts += [f"<h2>{escape(run.folder)}</h2>", *describe_run(run)]
         if run.predicted:
-            parts += describe_errors(run.predicted)
+            parts += describe_errors(run.predicted, settings)
         elif settings.errors and "task" in run.settings:
             parts.append("<p>No errors are shown: the model or the dev file is not there, or has changed.</p>")
         parts += describe_settings(run)
@@ -142,14 +151,17 @@ def predict_dev(run: Path, device: DeviceSettings, reporter: Reporter) -> Predic
         with reporter.progress(f"predicting dev of {run}", encoded.num_items) as advance:
             outputs = predict_logits(models.members[0].model, encoded, advance)
     scored = decisions.Scored(examples, encoded, outputs)
-    return Predicted(models.task, scored, scored.decode(models.task), splits["train"])
+    task = from_table(TaskSettings, read_toml(run / "settings.toml")["task"], "settings.toml: task")
+    files = join_as_glob(task.files("dev") or task.files("train"))  # without dev files, a share of the training files
+    return Predicted(models.task, scored, scored.decode(models.task), splits["train"], files)
 
 
 def describe_run(run: RunRecord) -> Iterator[str]:
     """Yield scores, curves and the time of a run; of a series of runs, its table."""
     if cells := run.report.get("cells"):
-        rows = [(one["row"], one["column"], _plain(one["mean"]), _plain(one["std"]), one["seeds"]) for one in cells]
-        yield make_table(("row", "column", "mean", "sd", "seeds"), rows, (0, 1))
+        summaries = [SeedSummary(*(one[name] for name in SeedSummary._fields)).format(*run.scale) for one in cells]
+        rows = [(one["row"], one["column"], mean, one["seeds"]) for one, mean in zip(cells, summaries, strict=True)]
+        yield make_table(("row", "column", f"{run.metric}, mean ± sd", "seeds"), rows, (0, 1))
         return
     splits = run.scores()
     names = dict.fromkeys(name for scores in splits.values() for name in scores if name not in ("kind", "step"))
@@ -165,40 +177,46 @@ def describe_run(run: RunRecord) -> Iterator[str]:
     if parts := run.report.get("seconds_by_part"):
         yield "<h3>Where the time went</h3>" + make_bars(parts, "s")
         whole = f"{sum(parts.values()):,.2f} of the {run.report['seconds_of_this_process']:,.2f} seconds"
-        yield f"<p>{whole} of the run's last process. On a GPU, forward and backward are the time to start its work; "
-        yield "wait is the time until it has done it.</p>"
+        yield f"<p>{whole} of the run's last process, after it had opened data and model. On a GPU, forward and "
+        yield "backward are the time to start its work; wait is the time until it has done it.</p>"
 
 
 def draw_curves(run: RunRecord) -> Iterator[str]:
     """Yield the charts of a run: loss, the metric of its evaluations, learning rate, gradient norm."""
+    factors = {run.metric: run.scale[1]}
     for metric in dict.fromkeys(("loss", run.metric, "learning_rate", "gradient_norm")):
         curves = dict[str, Sequence[tuple[float, float]]]()
         for kind in dict.fromkeys(record["kind"] for record in run.records):
-            points = [(one["step"], one[metric]) for one in run.records if one["kind"] == kind and metric in one]
+            found = [one for one in run.records if one["kind"] == kind and metric in one]
+            points = [(one["step"], factors.get(metric, 1) * one[metric]) for one in found]
             if points:
                 curves[kind.replace("_", " ")] = smooth(drop_short_windows(points)) if kind == "train" else points
         if curves:
             yield make_chart(f"{metric.replace('_', ' ')} by step", curves)
 
 
-def describe_errors(found: Predicted) -> Iterator[str]:
-    """Yield confusions, calibration, abstentions, slices, the worst errors, and suspicious training labels."""
-    task, scored = found.task, found.scored
+def describe_errors(found: Predicted, settings: ReportSettings) -> Iterator[str]:
+    """Yield confusions, decisions, slices, calibration, the worst errors, and suspicious training labels."""
+    task, scored, rows = found.task, found.scored, dict[str, Sequence[decisions.Record]]()
     tables = [*task.score_tables(scored.examples, found.predictions)]
     if isinstance(task, Classification):
-        rows = decisions.measure_abstention(task, scored, *ABSTENTIONS)
-        tables += decisions.make_tables({"label at least as probable as": rows})
-    for name in (decisions.LENGTH, decisions.LABEL):
+        rows["label at least as probable as"] = decisions.measure_abstention(task, scored, *ABSTENTIONS)
+    if isinstance(task, MultiLabel) or (isinstance(task, Classification) and len(task.labels) == 2):
+        chosen = decisions.DecisionSettings(costs=settings.costs)
+        [rows["costs {:g} and {:g}".format(*settings.costs)]] = decisions.decide(chosen, task, scored, ())[1].values()
+    for name in settings.slices:
         try:
-            tables += decisions.make_tables({f"by {name}": decisions.score_slices(name, task, scored, ())})
+            rows[f"by {name}"] = decisions.score_slices(name, task, scored, found.inputs)
         except ValueError:  # a task type without such slices
-            continue
+            if name not in (decisions.LENGTH, decisions.LABEL):
+                raise
+    tables += decisions.make_tables(rows)
     yield "<h3>On dev</h3>"
     yield from (f"<p></p>{make_table(table.columns, table.rows)}" for table in tables)
     if isinstance(task, Classification | MultiLabel):
         yield _draw_reliability(task, scored)
     yield from _list_errors(found)
-    if isinstance(task, Classification) and len(found.train) <= MAX_CHECKED:
+    if isinstance(task, Classification) and FOLDS <= len({*task.group_keys(found.train)}) <= MAX_CHECKED:
         suspects = find_suspects(task, found.train)
         yield f"<h3>Training labels: {len(suspects):,} of {len(found.train):,} are probably wrong (check-labels)</h3>"
         yield make_table(COLUMNS, format_suspects(suspects[:WORST]), (0, 1, 2))
@@ -238,11 +256,14 @@ def _list_errors(found: Predicted) -> Iterator[str]:
 
 
 def describe_settings(run: RunRecord) -> Iterator[str]:
-    """Yield all settings, and whether they are defaults or were stated; then the digests of the data."""
-    stated = find_stated(run.settings, run.folder)
-    rows = [(name, _plain(value), "stated" if name in stated else "default") for name, value in flatten(run.settings)]
-    yield "<h3>Settings</h3><p>Stated: by a flag, a file or a recipe.</p>"
-    yield make_table(("", "value", "origin"), rows, (0, 1, 2))
+    """Yield all settings with their origins; then the digests of the data."""
+    origins = find_origins(run.settings, run.folder)
+    rows = [(name, _plain(value), origins.get(name, "")) for name, value in flatten(run.settings)]
+    yield "<h3>Settings</h3><p>“by …”: the settings that a value follows from; “stated”: in Python, or by a grid.</p>"
+    for is_default in (False, True):  # the defaults are many, and folded
+        shown = [row for row in rows if (row[2] == DEFAULT) == is_default]
+        table = make_table(("", "value", "origin"), shown, (0, 1, 2))
+        yield f"<details><summary>{len(shown)} defaults</summary>{table}</details>" if is_default else table
     if (run.folder / "data.json").is_file():
         yield "<h3>Data</h3>" + make_table(("name", "digest"), [*read_json(run.folder / "data.json").items()], (0, 1))
 

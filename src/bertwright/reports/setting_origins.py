@@ -1,40 +1,78 @@
-"""Which settings of a run are defaults, and which were stated."""
+"""Where each setting of a run is from: a flag, a file, other settings, or a default."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from bertwright.base.settings import default_table, derived_defaults, from_table, merge, to_table
+from bertwright.base.files import read_json, read_utf8
+from bertwright.base.settings import (
+    default_table,
+    derived_defaults,
+    enclosing_defaults,
+    flatten,
+    from_table,
+    merge,
+    to_table,
+)
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.pretraining.settings import PretrainSettings
+from bertwright.training.run_folder import ORIGINS_FILE
 from bertwright.translation.settings import TrainTranslationSettings
+from bertwright.trials.grid_settings import GridSettings
+from bertwright.trials.ladder_settings import LadderSettings
+from bertwright.trials.probe_settings import ProbeSettings
+
+DEFAULT, STATED = "default", "stated"
+# Command that wrote settings.toml → its settings.
+KINDS: dict[str, type[Any]] = {
+    "pretrain": PretrainSettings, "finetune": FinetuneSettings, "train-translation": TrainTranslationSettings,
+    "grid": GridSettings, "ladder": LadderSettings, "probe": ProbeSettings,
+}  # fmt: skip
 
 
-def find_stated(table: Mapping[str, Any], run: Path) -> set[str]:
-    """Return the dotted names of the settings that are not defaults; of a series of runs, all of them.
+def find_origins(table: Mapping[str, Any], run: Path) -> dict[str, str]:
+    """Return where each setting is from, by dotted name; `table`: as in the run's settings.toml.
 
-    A default may follow from others, such as the learning rate of a model's size.
+    "flag" and "--config FILE" as the command line recorded them, "default", or "by NAMES" for a value that follows
+    from other settings, as the learning rate does from the model folder. Everything else is "stated": by a call in
+    Python, by a grid for its runs, or by an earlier version, whose runs have no record.
     """
-    kinds: dict[str, type[Any]] = {"tuning": FinetuneSettings, "train_source": TrainTranslationSettings}
-    cls = next((cls for name, cls in kinds.items() if name in table), PretrainSettings)
+    recorded = read_json(run / ORIGINS_FILE) if (run / ORIGINS_FILE).is_file() else {}
+    command = read_utf8(run / "settings.toml").removeprefix("# bertwright ").partition(":")[0]
+    stated = _select(table, recorded) if recorded else {**table}
     try:
+        cls = KINDS[command]
         settings = from_table(cls, {**table, "run": str(run)}, "settings.toml")
-        defaults = dict(flatten(merge(default_table(settings), derived_defaults(cls, {**table}))))
-    except ValueError:  # another kind of run, or one of an earlier version
-        return {name for name, _ in flatten(table)}
-    return {name for name, value in flatten(to_table(settings)) if name not in defaults or defaults[name] != value}
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a table and of the tables in it, with dotted names.
-
-    >>> [*flatten({"a": 1, "b": {"c": 2}})]
-    [('a', 1), ('b.c', 2)]
-    """
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from flatten(value, f"{prefix}{name}.")
+        derived = dict(flatten(derived_defaults(cls, stated)))
+        without = {name: dict(flatten(derived_defaults(cls, _leave_out(stated, name)))) for name in stated}
+    except (KeyError, ValueError):  # another kind of run, or one of an earlier version
+        return {name: recorded.get(name, STATED) for name, _ in flatten(table)}
+    enclosing = {field.name: inner for field in fields(cls) if (inner := enclosing_defaults(field))}
+    defaults, origins = dict(flatten(merge(default_table(settings), enclosing))), dict[str, str]()
+    for name, value in flatten(to_table(settings)):
+        if name in recorded:
+            origins[name] = str(recorded[name])
+        elif name in derived and derived[name] == value:
+            sources = [left_out for left_out, values in without.items() if values.get(name) != value]
+            origins[name] = f"by {', '.join(sources)}" if sources else DEFAULT
         else:
-            yield f"{prefix}{name}", value
+            origins[name] = DEFAULT if name in defaults and defaults[name] == value else STATED
+    return origins
+
+
+def _select(table: Mapping[str, Any], names: Container[str], prefix: str = "") -> dict[str, Any]:
+    """Return the values of a table whose dotted names are among some, in tables as they were."""
+    selected = dict[str, Any]()
+    for name, value in table.items():
+        if isinstance(value, dict) and (inner := _select(value, names, f"{prefix}{name}.")):
+            selected[name] = inner
+        elif prefix + name in names:
+            selected[name] = value
+    return selected
+
+
+def _leave_out(table: Mapping[str, Any], left_out: str) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name != left_out}

@@ -26,7 +26,7 @@ def default_learning_rate(base: float, hidden_size: int) -> float:
 
     Adam changes each weight by about the rate, whatever its size; in a narrow layer fewer changes add up, so that the
     rate must rise as the width falls (Yang et al. 2021, µP: inversely). On small data sets, narrow models learned more
-    with a still higher rate, so that it rises with the square (docs/tasks.md has measurements).
+    with a still higher rate, so that it rises with the square.
 
     >>> [default_learning_rate(3e-5, size) for size in (1024, 768, 384, 32)]
     [3e-05, 3e-05, 0.00012, 0.0003]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bertwright.base.files import lock_folder, read_json, read_utf8, remove_folder, remove_stale_parts, write_json
 from bertwright.base.foreign import check_no_link
-from bertwright.base.settings import differences, from_table, read_toml, to_table, write_settings
+from bertwright.base.settings import ORIGINS, differences, from_table, read_toml, to_table, write_settings
 from bertwright.text.sources import split_suffixes
 from bertwright.training.device_settings import DeviceSettings
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FROM_WEIGHTS = "pretrain --init, finetune --model"
 FOLDERS = ("checkpoints", "best", "tensorboard")
 DATA = "data.json"  # digests of the data that a run reads, by name
+ORIGINS_FILE = "origins.json"  # the settings that flags and files stated: dotted name → "flag", or the --config
 INITIAL_WEIGHTS = "the initial weights"  # name of their digest in data.json
 # Settings of inputs that may have moved when a run is resumed: their content is compared with its digest.
 MOVABLE = (
@@ -217,6 +218,13 @@ def record_run(settings: Resumable, command: str, data: Mapping[str, str]) -> No
 
 
 def write_run_settings(settings: Resumable, command: str) -> None:
-    """Write settings.toml, without `resume`, so that --config with this file starts the same run."""
+    """Write settings.toml, without `resume`, so that --config with this file starts the same run; and their origins.
+
+    ORIGINS_FILE has the settings that flags and files stated: dotted name → "flag", or the --config.
+    """
     started = replace(settings, resume=False)  # type: ignore[type-var]
     write_settings(settings.run / "settings.toml", started, f"bertwright {command}: all settings, defaults included")
+    path = settings.run / ORIGINS_FILE
+    before = read_json(path) if settings.resume and path.is_file() else {}
+    if origins := before | dict(ORIGINS.get()):
+        write_json(path, {name: origin for name, origin in origins.items() if name != "resume"})
