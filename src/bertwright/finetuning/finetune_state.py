@@ -97,6 +97,7 @@ def open_run(
     resumed = load_task(own) if own else None
     opened = _open_model(settings, task, examples["train"], own, resumed, reporter)
     task, model, tokenizer = opened.task, opened.model, opened.tokenizer
+    task.prepare_training(model, settings.seed, own)
     if settings.tuning.class_weights is not None and own is None:
         task = with_class_weights(task, settings.tuning.class_weights, examples["train"])
     check_finite_weights(model, 0)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bertwright.tasks.presets import TaskSettings
 
 TEXTS, VECTORS, LOGITS = "texts.jsonl", "vectors.npy", "logits.npy"  # in the cache
-KEPT_OPTIONS = ("text", "text_pair", "label", "max_length", "metric", "pos_label")  # of a classifier
+COPIED_OPTIONS = ("text", "text_pair", "label", "max_length", "metric", "pos_label")  # of a classifier
 T = TypeVar("T")  # a row of texts
 CHUNK, BATCH_TOKENS = 2_048, 8_192  # texts at a time, and tokens per forward pass; they bound memory alone
 
