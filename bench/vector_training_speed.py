@@ -42,7 +42,7 @@ from bertwright.tables.text_roles import TextRow
 from bertwright.tasks.collation import split_step
 from bertwright.training.context import execution_context
 from bertwright.training.fit import train_until_stopped
-from bertwright.training.throughput import default_micro_batch_tokens
+from bertwright.training.throughput import choose_micro_batch_tokens
 from environment import DATA, RESULTS, append_result, format_range, format_ratio, make_parser, minilm, use_threads
 from pretraining import MEMORY, Child, peak_memory
 
@@ -93,12 +93,13 @@ def ours(chosen: argparse.Namespace, stack: ExitStack) -> Block:
     settings = from_table(FinetuneSettings, table, "table")
     context = stack.enter_context(execution_context(settings.device))
     state = open_run(settings, context, SILENT, {"train": pairs})
-    tokens = default_micro_batch_tokens(context, state.model.config, keeps_graph=True)
+    encoded = state.train.encoded
 
     def batches(_: int) -> Iterator[list[TaskBatch]]:
         blocks = (block_rows(lengths, number, chosen.steps, False) for number in count())
         for step, rows in enumerate(row for block in blocks for row in block):
-            yield split_step(state.train.encoded, rows, step, 0, tokens)
+            in_step = int(encoded.item_lengths[rows].sum())
+            yield split_step(encoded, rows, step, 0, choose_micro_batch_tokens(context, state.model.config, in_step))
 
     steps = train_until_stopped(replace(make_spec(state, settings, context), batches=batches), context, ())
     return lambda number: statistics.fmean(next(steps).sums["loss"] for _ in range(chosen.steps))
