@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bertwright.tasks.presets import TaskSettings
 
 TEXTS, VECTORS, LOGITS = "texts.jsonl", "vectors.npy", "logits.npy"  # in the cache
-COPIED_OPTIONS = ("text", "text_pair", "label", "max_length", "metric", "pos_label")  # of a classifier
+COPIED_OPTIONS = ("text", "text_pair", "label", "header", "quotes", "max_length", "metric", "pos_label")  # of a teacher
 T = TypeVar("T")  # a row of texts
 CHUNK, BATCH_TOKENS = 2_048, 8_192  # texts at a time, and tokens per forward pass; they bound memory alone
 
@@ -127,7 +127,6 @@ def distill(settings: DistillSettings, reporter: Reporter = SILENT) -> Path:
             reporter.record(Outputs({"model": settings.run}))
             return settings.run
         is_classifier = isinstance(teacher.task, Classification)
-        settings.cache_folder.mkdir(parents=True, exist_ok=True)
         make_task = prepare_logits if is_classifier else prepare_vectors
         task = make_task(settings, teacher, reporter)
         student = settings.student or str(save_layers(teacher, settings.layers, settings.cache_folder))
@@ -186,9 +185,7 @@ def prepare_logits(settings: DistillSettings, teacher: Bert, reporter: Reporter)
         | {task.label: task.labels[number]}
         for example, number in zip(examples, best, strict=True)
     ]  # fmt: skip
-    options = {
-        name: getattr(task, name) for name in ("text", "text_pair", "label", "max_length", "metric", "pos_label")
-    }
+    options = {name: getattr(task, name) for name in COPIED_OPTIONS}
     overrides = TaskOptions(teacher_logits=str(path), **options)
     texts = write_rows(settings.cache_folder / TEXTS, lines)
     return TaskSettings(task.kind, train=(str(texts),), dev=settings.dev, overrides=overrides)
@@ -262,6 +259,7 @@ def compute_outputs(
         check_record(path, record._replace(outputs=digest_file(path)))
         reporter.record(Line(f"{path}: the outputs of an earlier run are used"))
         return path
+    path.parent.mkdir(parents=True, exist_ok=True)
     with (
         reporter.progress("teacher", len(rows)) as advance,
         atomic_file(path) as temporary,
