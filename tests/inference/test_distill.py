@@ -200,15 +200,18 @@ def test_unusable_layers_sizes_and_runs(tmp_path: Path, tiny_bert: Path, texts: 
 
 
 @pytest.fixture(scope="module")
-def classifier(tmp_path_factory: pytest.TempPathFactory, tiny_bert: Path) -> Path:
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Train a classifier of the verb, with labels whose order is not the alphabet's."""
     folder = tmp_path_factory.mktemp("classifier")
+    sizes = {"hidden_size": 32, "num_heads": 2, "num_layers": 2, "intermediate_size": 64, "initializer_range": 0.1}
+    save_random_bert(folder / "model", [*NOUNS, *VERBS, *LOCATIONS, "the", "in"], **sizes)
     labels = {verb: f"label {9 - number}" for number, verb in enumerate(VERBS)}
     write_labeled(folder / "train.tsv", labels)
     task = TaskSettings("classification", train=(str(folder / "train.tsv"),))
     optimizer = OptimizerSettings(learning_rate=3e-3)
     finetune(
-        FinetuneSettings(folder / "run", task, str(tiny_bert), epochs=3.0, optimizer=optimizer, device=CPU), SILENT
+        FinetuneSettings(folder / "run", task, str(folder / "model"), epochs=3.0, optimizer=optimizer, device=CPU),
+        SILENT,
     )
     return folder
 
@@ -224,9 +227,9 @@ def probabilities(folder: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("student", ["layers", "other"])
 def test_a_student_learns_a_classifiers_probabilities(
-    student: str, tmp_path: Path, classifier: Path, tiny_bert: Path, texts: str
+    student: str, tmp_path: Path, classifier: Path, texts: str
 ) -> None:
-    chosen = {"layers": (1,)} if student == "layers" else {"student": str(tiny_bert)}
+    chosen = {"layers": (1,)} if student == "layers" else {"student": str(classifier / "model")}
     given = {"texts": (texts,), "dev": (str(classifier / "train.tsv"),), "epochs": 6.0, "batch_size": 32}
     settings = DistillSettings(
         str(classifier / "run"), tmp_path / "run", learning_rate=3e-3, device=CPU, **chosen, **given

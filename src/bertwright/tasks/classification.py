@@ -115,6 +115,8 @@ class Classification(TextTask[str, LabelPrediction]):
 
     def with_labels_of(self, examples: Sequence[TextExample[str]]) -> Self:
         """Return the task with the labels of the examples: sorted as text or, if all are numbers, as numbers."""
+        if self.teacher_logits:
+            return self  # `prepare_splits` reads the teacher's labels, which need not all occur
         labels = self.distinct_labels(examples)
         for label in labels:
             if (bare := label.strip()) != label and bare in labels:

@@ -328,7 +328,7 @@ class Embedding(RoleTask[Example, TextVectors]):
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
         if self.vector_loss != "tsdae":
             raise TypeError("text vectors have a loss over the whole step: call whole_batch_loss")
-        value: Tensor = output.loss(batch.labels[:, 0])
+        value: Tensor = output.loss(batch.labels[:, 0].contiguous())
         return value
 
     def prepare_training(self, model: EncoderForTask, seed: int, folder: Path | None) -> None:
