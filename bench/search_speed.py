@@ -1,16 +1,17 @@
 """Measure exact search: seconds per query in float32 and int8, and of the search of a mining run.
 
-    python bench/search_speed.py --vectors 1000000 --results bench/results/search_speed.json
+    python bench/search_speed.py [--vectors 1000000] [--threads 2]
+    python bench/search_speed.py --texts DATA/scifact DATA/corpora/english_wikipedia/heldout.txt
 
 The vectors are random, of 384 numbers, in an index folder that is deleted at the end: the time does not depend on what
-they mean. CPU seconds of the process stand beside those of the clock, because other programs may run. `--texts FILE`
-instead embeds the lines of a file with all-MiniLM-L6-v2, every tenth as a query, and counts how many of the first ten
-texts of float32 are found by int8, alone and with float32's order of its 40 candidates.
+they mean. CPU seconds of the process stand beside those of the clock, because other programs may run. `--texts` instead
+embeds the queries and documents of a folder in BEIR's layout, or the lines of a file, every tenth as a query, with
+all-MiniLM-L6-v2, and counts how many of the first ten texts of float32 are found by int8, alone and with float32's
+order of its 40 candidates. Each call appends a line to bench/results/search_speed.jsonl.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,10 +25,11 @@ import torch
 import bertwright
 from bertwright.search.exact_search import Vectors, find_nearest
 from bertwright.search.vector_index import Document, IndexDescription, VectorIndex, build_index
+from bertwright.tables.retrieval_folders import is_retrieval_folder, read_retrieval_folder
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import find_file
-from environment import commit, describe_machine, make_parser, minilm, use_threads
+from environment import RESULTS, append_result, make_parser, minilm, use_threads
 
 DIMS, QUERIES, BATCH, DEPTH, MINED = 384, 5, 64, 10, 110
 
@@ -74,12 +76,20 @@ def measure_speed(folder: Path, number: int, add: Callable[[str, Any], None]) ->
     )
 
 
-def measure_recall(folder: Path, path: str, add: Callable[[str, Any], None]) -> None:
+def read_texts(path: str) -> tuple[list[str], list[str]]:
+    """Return queries and documents."""
+    if is_retrieval_folder(path):
+        data = read_retrieval_folder(Path(path))
+        return [*data.queries.values()], [*data.documents.values()]
     lines = split_lines(path, decode_blocks(find_file(path), TextCodec(), ReadStats()))
     texts = list(dict.fromkeys(line for _, line in lines if line.strip()))
+    return texts[::10], [text for place, text in enumerate(texts) if place % 10]
+
+
+def measure_recall(folder: Path, path: str, add: Callable[[str, Any], None]) -> None:
+    texts, documents = read_texts(path)
     model = bertwright.load(minilm(), "cpu", torch.float32)
-    queries = model.embed(texts[::10])
-    documents = [text for place, text in enumerate(texts) if place % 10]
+    queries = model.embed(texts)
     index = fill(folder, len(documents), model.embed, iter(documents))
     exact = find_nearest(queries, index.arrays["vectors.npy"], DEPTH)
     alone = find_nearest(queries, index.arrays["vectors_int8.npy"], DEPTH, index.arrays["scales.npy"])
@@ -87,29 +97,30 @@ def measure_recall(folder: Path, path: str, add: Callable[[str, Any], None]) -> 
         pairs = zip(found.positions.tolist(), exact.positions.tolist(), strict=True)
         shares = [len({*one} & {*other}) / DEPTH for one, other in pairs]
         add(f"{Path(path).name}: recall@10 of {name}", round(float(np.mean(shares)), 4))
-    add(f"{Path(path).name}: queries, texts", [len(queries), len(documents)])
+    add(f"{Path(path).name}: queries, documents", [len(queries), len(documents)])
 
 
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--vectors", type=int, default=1_000_000)
     parser.add_argument("--texts", nargs="*", default=[])
-    parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=RESULTS / "search_speed.jsonl")
     chosen = parser.parse_args()
-    use_threads(1)
+    use_threads(chosen.threads)
     figures: dict[str, Any] = {}
 
     def add(what: str, value: Any) -> None:
         figures[what] = value
         print(what, value, flush=True)
-        report = {"machine": describe_machine(1), "commit": commit(), "vectors": chosen.vectors, "figures": figures}
-        chosen.results.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
     with tempfile.TemporaryDirectory(prefix="search-") as folder:
         for number, path in enumerate(chosen.texts):
             measure_recall(Path(folder) / str(number), path, add)
         if not chosen.texts:
             measure_speed(Path(folder) / "index", chosen.vectors, add)
+    about = {} if chosen.texts else {"vectors": chosen.vectors}
+    append_result(chosen.results, about | {"figures": figures}, chosen.threads)
 
 
 if __name__ == "__main__":

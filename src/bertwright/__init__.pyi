@@ -17,6 +17,7 @@ from .inference.distill import DistillSettings as DistillSettings
 from .inference.distill import distill as distill
 from .inference.evaluate import EvaluateSettings as EvaluateSettings
 from .inference.evaluate import evaluate as evaluate
+from .inference.mteb_encoder import MtebEncoder as MtebEncoder
 from .inference.predict import predict as predict
 from .inference.predict_settings import PredictSettings as PredictSettings
 from .inference.search_index import SearchIndex as SearchIndex

@@ -165,6 +165,20 @@ def test_interrupted_run_resumes_to_the_same_bits(
     assert [again[name] for name in ("scores", "gain")] == [whole[name] for name in ("scores", "gain")]
 
 
+def test_a_decoder_learns_and_is_resumed_to_the_same_bits(
+    tmp_path: Path, make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(throughput, "CPU_TOKENS", 64)
+    settings = make_run(tmp_path / "whole", "texts", {"vector_loss": "tsdae"}, save_every=1, epochs=4.0)
+    check_interrupted_run(finetune, settings, 6, monkeypatch)
+    losses = [record["loss"] for record in read_untimed(settings.run) if record["kind"] == "train"]
+    assert losses[-1] < 0.9 * losses[0]
+    folder = settings.run / "model"
+    texts = ["the bear sees", "a wolf"]
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts, normalize_embeddings=True)
+    np.testing.assert_allclose(bertwright.load(folder, "cpu").embed(texts, normalize=True), theirs, atol=1e-6)
+
+
 def run_until_killed(settings: FinetuneSettings, calls: int, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Train in a process that a SIGKILL ends before it computes this many parts of steps; return whether it did."""
 
@@ -226,9 +240,9 @@ def test_resumed_run_reports_the_gain_of_weights_that_an_earlier_process_found(
     assert report["gain"]["dev"]["mean"] == 0
 
 
-@pytest.mark.parametrize("train", ["pairs", "rated", "classes"])
-def test_two_ranks_compute_the_same_as_one(train: str, tmp_path: Path, make_run: Make) -> None:
-    alone = make_run(tmp_path / "alone", train, log_every=1, epochs=0.5)
+@pytest.mark.parametrize(("train", "loss"), [("pairs", None), ("rated", None), ("classes", None), ("texts", "tsdae")])
+def test_two_ranks_compute_the_same_as_one(train: str, loss: str | None, tmp_path: Path, make_run: Make) -> None:
+    alone = make_run(tmp_path / "alone", train, {"vector_loss": loss}, log_every=1, epochs=0.5)
     finetune(alone, MUTE)
     together = replace(alone, run=tmp_path / "together")
     run_on_ranks(2, finetune, together, MUTE)

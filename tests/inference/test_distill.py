@@ -8,16 +8,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 
 import bertwright
+from bertwright.base.reporter import SILENT
 from bertwright.cli.main import run
 from bertwright.finetuning import run as finetuning_run
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.bert import Bert
 from bertwright.inference.distill import DistillSettings, check_inputs, distill, fit_size
-from bertwright.tasks.distillation import VectorRecord, write_record
+from bertwright.tasks.classifier_distillation import soft_cross_entropy
+from bertwright.tasks.presets import TaskSettings
+from bertwright.tasks.teacher_outputs import OutputRecord, write_record
+from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.training.run_folder import read_run_settings
 from helpers import CPU, read_output, text_reporter
 from small_runs import LOCATIONS, NOUNS, VERBS, save_random_bert
@@ -105,7 +110,7 @@ def test_a_smaller_student_learns_the_main_directions(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(50, 3)) @ rng.normal(size=(3, 8))  # in three directions
     np.save(path := tmp_path / "vectors.npy", vectors.astype(np.float32))
-    write_record(path, VectorRecord("a", "b", "c"))
+    write_record(path, OutputRecord("a", "b", ""))
     assert fit_size(path, 8) == path
     for size in (3, 5, 12):
         fitted = np.load(fit_size(path, size))
@@ -192,3 +197,78 @@ def test_unusable_layers_sizes_and_runs(tmp_path: Path, tiny_bert: Path, texts: 
     (tmp_path / "c" / "settings.toml").touch()
     with pytest.raises(ValueError, match="finetune --resume"):
         check_inputs(DistillSettings(str(tiny_bert), tmp_path / "c", (0,), texts=(texts,)))
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a classifier of the verb, with labels whose order is not the alphabet's."""
+    folder = tmp_path_factory.mktemp("classifier")
+    sizes = {"hidden_size": 32, "num_heads": 2, "num_layers": 2, "intermediate_size": 64, "initializer_range": 0.1}
+    save_random_bert(folder / "model", [*NOUNS, *VERBS, *LOCATIONS, "the", "in"], **sizes)
+    labels = {verb: f"label {9 - number}" for number, verb in enumerate(VERBS)}
+    write_labeled(folder / "train.tsv", labels)
+    task = TaskSettings("classification", train=(str(folder / "train.tsv"),))
+    optimizer = OptimizerSettings(learning_rate=3e-3)
+    finetune(
+        FinetuneSettings(folder / "run", task, str(folder / "model"), epochs=3.0, optimizer=optimizer, device=CPU),
+        SILENT,
+    )
+    return folder
+
+
+def write_labeled(path: Path, labels: dict[str, str]) -> None:
+    lines = [f"{text}\t{next(label for verb, label in labels.items() if verb in text)}" for text in TEXTS]
+    path.write_text("\n".join(["text\tlabel", *lines]) + "\n")
+
+
+def probabilities(folder: Path) -> np.ndarray:
+    return np.array([[*one.probabilities.values()] for one in bertwright.load(folder, "cpu").classify(TEXTS)])
+
+
+@pytest.mark.parametrize("student", ["layers", "other"])
+def test_a_student_learns_a_classifiers_probabilities(
+    student: str, tmp_path: Path, classifier: Path, texts: str
+) -> None:
+    chosen = {"layers": (1,)} if student == "layers" else {"student": str(classifier / "model")}
+    given = {"texts": (texts,), "dev": (str(classifier / "train.tsv"),), "epochs": 6.0, "batch_size": 32}
+    settings = DistillSettings(
+        str(classifier / "run"), tmp_path / "run", learning_rate=3e-3, device=CPU, **chosen, **given
+    )
+    folder = distill(settings)
+    small, teacher = bertwright.load(folder, "cpu"), bertwright.load(classifier / "run", "cpu")
+    assert small.task is not None
+    assert teacher.task is not None
+    assert small.task.label_names == teacher.task.label_names
+    assert small.config.num_layers == (1 if student == "layers" else 2)
+    expected, found = probabilities(classifier / "run"), probabilities(folder)
+    assert expected.std(0).min() > 0.05  # the teacher has learned something
+    assert np.abs(found - expected).mean() < 0.25 * np.abs(expected - expected.mean(0)).mean()
+
+
+def test_logits_of_other_texts_and_translations_are_refused(tmp_path: Path, classifier: Path, texts: str) -> None:
+    given = {"cache": tmp_path / "cache", "epochs": 0.1, "device": CPU}
+    distill(DistillSettings(str(classifier / "run"), tmp_path / "first", (0,), texts=(texts,), **given))
+    (tmp_path / "other.txt").write_text("the bear\nthe wolf\n")
+    with pytest.raises(ValueError, match=r"logits.npy: .*other texts.*--cache"):
+        distill(
+            DistillSettings(
+                str(classifier / "run"), tmp_path / "second", (0,), texts=(str(tmp_path / "other.txt"),), **given
+            )
+        )
+    with pytest.raises(ValueError, match=r"translations: .*classifier"):
+        distill(
+            DistillSettings(str(classifier / "run"), tmp_path / "second", (0,), translations=(texts, texts), **given)
+        )
+    assert not (tmp_path / "second" / "model").exists()
+
+
+def test_loss_of_logits_is_that_of_the_formula() -> None:
+    rng = np.random.default_rng(0)
+    teacher, student = (torch.from_numpy(rng.normal(scale=3, size=(5, 4))) for _ in range(2))
+    student.requires_grad_()
+    soft_cross_entropy(student, teacher.float()).backward()
+    p, q = ((logits / 2).exp() / (logits / 2).exp().sum(1, keepdim=True) for logits in (teacher, student.detach()))
+    value = float(soft_cross_entropy(student.detach(), teacher))
+    assert value == pytest.approx(float(4 * (p * (p / q).log()).sum()), rel=1e-9)
+    assert student.grad is not None
+    torch.testing.assert_close(student.grad, 2 * (q - p), atol=1e-5, rtol=0)

@@ -37,6 +37,7 @@ from bertwright.training.run_folder import format_resume_command
 from bertwright.training.throughput import (
     CPU_TOKENS,
     GPU_TOKENS,
+    choose_micro_batch_tokens,
     count_tokens_that_fit,
     default_micro_batch_tokens,
     measure_peak_flops,
@@ -156,6 +157,9 @@ def test_micro_batch_tokens_follow_the_memory() -> None:
     assert count_tokens_that_fit(40 * 10**9, torch.float32, base) == pytest.approx(many[2] / 2, abs=1)
     with execution_context(DeviceSettings(device="cpu", threads=torch.get_num_threads())) as context:
         assert default_micro_batch_tokens(context, large) == CPU_TOKENS
+        # Where a second forward pass would follow, a step is whole up to a graph of 4 GB: 4,340 tokens.
+        chosen = [choose_micro_batch_tokens(context, base, tokens) for tokens in (100, 4_300, 4_400, 10**6)]
+        assert chosen == [CPU_TOKENS, 4_300, CPU_TOKENS, CPU_TOKENS]
 
 
 def self_attention_on_cuda(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *rest: Any) -> Tensor:

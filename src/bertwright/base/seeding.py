@@ -29,6 +29,7 @@ class TaskStream(IntEnum):
     HELD_OUT = 2
     FILES = 3
     CLASSES = 4
+    WORDS = 5
 
 
 class ProbeStream(IntEnum):

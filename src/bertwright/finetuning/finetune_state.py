@@ -41,7 +41,7 @@ from bertwright.training.loop import LossOutput, check_finite_weights, evaluatio
 from bertwright.training.optimizer import LRScale, Optimizer, make_optimizer
 from bertwright.training.run_folder import prepare_model
 from bertwright.training.schedules import restart_schedule
-from bertwright.training.throughput import default_micro_batch_tokens
+from bertwright.training.throughput import choose_micro_batch_tokens, default_micro_batch_tokens
 from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -97,6 +97,7 @@ def open_run(
     resumed = load_task(own) if own else None
     opened = _open_model(settings, task, examples["train"], own, resumed, reporter)
     task, model, tokenizer = opened.task, opened.model, opened.tokenizer
+    task.prepare_training(model, settings.seed, own)
     if settings.tuning.class_weights is not None and own is None:
         task = with_class_weights(task, settings.tuning.class_weights, examples["train"])
     check_finite_weights(model, 0)
@@ -252,7 +253,7 @@ def own_lr_scales(encoder: TextEncoder, learning_rate: float) -> dict[str, float
 def make_spec(state: FinetuneState, settings: FinetuneSettings, context: ExecutionContext) -> TrainingSpec[TaskBatch]:
     """Return the batches, loss and schedule of fine-tuning, without evaluation."""
     contrast, encoded = state.task.whole_batch_loss(state.train.examples), state.train.encoded
-    tokens = default_micro_batch_tokens(context, state.model.config, keeps_graph=contrast is not None)
+    tokens = default_micro_batch_tokens(context, state.model.config)
     steps = settings.num_steps(encoded.num_items)
     items_of = state.task.item_order(encoded, state.train.examples, settings.batch_size, settings.seed)
 
@@ -260,7 +261,11 @@ def make_spec(state: FinetuneState, settings: FinetuneSettings, context: Executi
         """Yield this rank's micro-batches of each step."""
         ranks = (context.rank, context.world_size)
         for step in range(first_step, steps):
-            made = split_step(encoded, items_of(step), step, settings.seed, tokens, ranks)
+            items, size = items_of(step), tokens
+            if contrast is not None:
+                in_step = int(encoded.item_lengths[items].sum())
+                size = choose_micro_batch_tokens(context, state.model.config, in_step)
+            made = split_step(encoded, items, step, settings.seed, size, ranks)
             yield [batch.to(context.device) for batch in made]
 
     def loss(batch: TaskBatch) -> LossOutput:

@@ -171,6 +171,7 @@ class FinetuneRun:
         """Load the weights of a checkpoint, and the task with its choices on dev at that step."""
         saved = load_task(folder)
         assert saved is not None
+        saved.task.prepare_training(saved.model, self.settings.seed, folder)
         self.state.model.load_state_dict(saved.model.state_dict())
         self.state = replace(self.state, task=saved.task)
 

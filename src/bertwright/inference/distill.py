@@ -1,12 +1,13 @@
-"""`bertwright distill`: a smaller model with the vectors of a teacher."""
+"""`bertwright distill`: a smaller model with the vectors of a teacher, or with the logits of a classifier."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from bertwright.base.reporter import SILENT, Line, Outputs, Reporter
 from bertwright.base.settings import Positional, check_limit, check_minimum, check_not_str
 from bertwright.interop.model_files import check_model, digest_model, model_folder
 from bertwright.systems.finetune_request import default_learning_rate
+from bertwright.tasks.teacher_outputs import OutputRecord, check_record, digest_texts, read_record, write_record
 from bertwright.text.sources import check_exist
 from bertwright.training.device_settings import DeviceSettings
 
@@ -23,18 +25,23 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.inference.bert import Bert
+    from bertwright.models.pooling import Vectors
     from bertwright.tables.text_roles import TextRow
+    from bertwright.tasks.presets import TaskSettings
 
-TEXTS, VECTORS = "texts.jsonl", "vectors.npy"  # in the cache
+TEXTS, VECTORS, LOGITS = "texts.jsonl", "vectors.npy", "logits.npy"  # in the cache
+COPIED_OPTIONS = ("text", "text_pair", "label", "header", "quotes", "max_length", "metric", "pos_label")  # of a teacher
+T = TypeVar("T")  # a row of texts
 CHUNK, BATCH_TOKENS = 2_048, 8_192  # texts at a time, and tokens per forward pass; they bound memory alone
 
 
 @dataclass(frozen=True)
 class DistillSettings:
-    """Make a smaller model with the vectors of a teacher; choose --layers, --student or --static."""
+    """Make a smaller model with a teacher's vectors or, of a classifier, logits: --layers, --student or --static."""
 
     teacher: Positional[str]
-    """Model folder, run folder or hub name of a model of text vectors."""
+    """Model folder, run folder or hub name of a model of text vectors, or of one that was fine-tuned for
+    classification: then the student learns its logits."""
     run: Path
     """Run folder, to be created; with --static, the model folder."""
     layers: tuple[int, ...] = ()
@@ -45,14 +52,16 @@ class DistillSettings:
     static: int | None = None
     """Numbers per vector of a model without layers: the mean of a vector per token. It needs no texts."""
     texts: tuple[str, ...] = ()
-    """Files with unlabelled texts: .txt, one per line, or tables, whose rows give each of their texts."""
+    """Files with unlabelled texts: .txt, one per line, or tables, whose rows give each of their texts. Of a classifier
+    of pairs: tables with its columns."""
     translations: tuple[str, ...] = ()
     """Two files of equal length, line by line: texts in the teacher's language and their translations. The student
     learns the vector of a text for both, so that --student should know both languages."""
     dev: tuple[str, ...] = ()
-    """Files that score the student, also before training: rated pairs, as in --task embedding."""
+    """Files that score the student: rated pairs, as in --task embedding, also before training; of a classifier,
+    labeled texts in the columns that it was trained on."""
     cache: Path | None = None
-    """Folder of the teacher's vectors, to be created or used again; unset: RUN/teacher."""
+    """Folder of the teacher's vectors or logits, to be created or used again; unset: RUN/teacher."""
     epochs: float = 1.0
     """Passes over the texts."""
     batch_size: int = 64
@@ -81,7 +90,7 @@ class DistillSettings:
 
     @property
     def cache_folder(self) -> Path:
-        """The folder of the teacher's vectors."""
+        """The folder of what the teacher has computed."""
         return self.cache or self.run / "teacher"
 
 
@@ -108,6 +117,7 @@ def distill(settings: DistillSettings, reporter: Reporter = SILENT) -> Path:
     check_inputs(settings)
     from bertwright.inference.bert import open_model
     from bertwright.inference.static_vectors import save_static_model
+    from bertwright.tasks.classification import Classification
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:
@@ -116,39 +126,99 @@ def distill(settings: DistillSettings, reporter: Reporter = SILENT) -> Path:
             save_static_model(teacher, settings.static, settings.run, reporter)
             reporter.record(Outputs({"model": settings.run}))
             return settings.run
-        rows = read_rows(settings)
-        settings.cache_folder.mkdir(parents=True, exist_ok=True)
-        vectors = compute_teacher_vectors(settings, teacher, rows, reporter)
+        is_classifier = isinstance(teacher.task, Classification)
+        make_task = prepare_logits if is_classifier else prepare_vectors
+        task = make_task(settings, teacher, reporter)
         student = settings.student or str(save_layers(teacher, settings.layers, settings.cache_folder))
-        vectors = fit_size(vectors, vector_size_of(student))
-    texts = settings.cache_folder / TEXTS
-    lines = ({"anchor": row.anchor} | ({"positive": row.positives[0]} if row.positives else {}) for row in rows)
-    write_text(texts, "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines))
-    return _train(settings, student, texts, vectors, reporter)
+    return _train(settings, task, student, is_classifier and not settings.student, reporter)
 
 
-def _train(settings: DistillSettings, student: str, texts: Path, vectors: Path, reporter: Reporter) -> Path:
-    """Train the student by a run of fine-tuning."""
-    from bertwright.finetuning.run import finetune
-    from bertwright.finetuning.settings import FinetuneSettings, base_learning_rate, read_hidden_size
+def prepare_vectors(settings: DistillSettings, teacher: Bert, reporter: Reporter) -> TaskSettings:
+    """Compute the teacher's vectors of all texts; return the task that learns them."""
     from bertwright.tasks.distillation import Distillation
     from bertwright.tasks.presets import TaskSettings
     from bertwright.tasks.task_types import TaskOptions
+
+    rows = read_rows(settings)
+
+    def embed(chunk: Sequence[TextRow]) -> Vectors:
+        return teacher.embed_and_count([row.anchor for row in chunk], None, None, BATCH_TOKENS, None, None)[0]
+
+    record = OutputRecord(digest_model(settings.teacher), digest_texts([row.anchor for row in rows]), "")
+    vectors = compute_outputs(settings.cache_folder / VECTORS, record, rows, embed, teacher.vector_size(), reporter)
+    size = vector_size_of(settings.student) if settings.student else teacher.vector_size()
+    lines = [{"anchor": row.anchor} | ({"positive": row.positives[0]} if row.positives else {}) for row in rows]
+    texts = write_rows(settings.cache_folder / TEXTS, lines)
+    options = TaskOptions(teacher_vectors=str(fit_size(vectors, size)))
+    return TaskSettings(Distillation.kind, train=(str(texts),), dev=settings.dev, overrides=options)
+
+
+def prepare_logits(settings: DistillSettings, teacher: Bert, reporter: Reporter) -> TaskSettings:
+    """Compute a classifier's logits for all texts; return the task that learns them.
+
+    Raises ValueError for translations, of which a classifier has no labels.
+    """
+    from bertwright.tasks.classification import Classification
+    from bertwright.tasks.prediction import predict_logits
+    from bertwright.tasks.presets import TaskSettings
+    from bertwright.tasks.task_types import TaskOptions
+    from bertwright.tasks.text_task import TextExample
+
+    task, model = teacher.task, teacher.task_model
+    assert isinstance(task, Classification)
+    assert model is not None
+    if settings.translations:
+        raise ValueError(f"translations: {settings.teacher} is a classifier; name --texts")
+    if task.text_pair is None:
+        examples = [TextExample(row.anchor, None, None, row.location) for row in read_rows(settings)]
+    else:
+        examples = [example for path in settings.texts for example in task.read(path, labeled=False)]
+
+    def classify(chunk: Sequence[TextExample[str]]) -> Vectors:
+        return predict_logits(model.model, task.encode(chunk, teacher.tokenizer, labeled=False))
+
+    record = OutputRecord(digest_model(settings.teacher), digest_texts([*task.texts(examples)]), "", task.labels)
+    path = compute_outputs(settings.cache_folder / LOGITS, record, examples, classify, len(task.labels), reporter)
+    best = np.load(path, mmap_mode="r").argmax(1)
+    lines = [
+        {task.text: example.text} | ({task.text_pair: example.text_pair} if task.text_pair else {})
+        | {task.label: task.labels[number]}
+        for example, number in zip(examples, best, strict=True)
+    ]  # fmt: skip
+    options = {name: getattr(task, name) for name in COPIED_OPTIONS}
+    overrides = TaskOptions(teacher_logits=str(path), **options)
+    texts = write_rows(settings.cache_folder / TEXTS, lines)
+    return TaskSettings(task.kind, train=(str(texts),), dev=settings.dev, overrides=overrides)
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, str | None]]) -> Path:
+    """Write rows as JSON lines; return the file."""
+    write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+    return path
+
+
+def _train(settings: DistillSettings, task: TaskSettings, student: str, keeps_head: bool, reporter: Reporter) -> Path:
+    """Train the student by a run of fine-tuning; `keeps_head`: it has the teacher's."""
+    from bertwright.finetuning.run import finetune
+    from bertwright.finetuning.settings import (
+        FinetuneSettings,
+        TuningSettings,
+        base_learning_rate,
+        read_hidden_size,
+    )
     from bertwright.training.optimizer_settings import OptimizerSettings
 
-    rate = settings.learning_rate or default_learning_rate(
-        base_learning_rate(Distillation.kind), read_hidden_size(student)
-    )
-    options = TaskOptions(teacher_vectors=str(vectors))
+    rate = settings.learning_rate or default_learning_rate(base_learning_rate(task.task), read_hidden_size(student))
     return finetune(
         FinetuneSettings(
             run=settings.run,
-            task=TaskSettings(Distillation.kind, train=(str(texts),), dev=settings.dev, overrides=options),
+            task=task,
             model=student,
             epochs=settings.epochs,
             batch_size=settings.batch_size,
             seed=settings.seed,
             linear_floor=False,
+            tuning=TuningSettings(keep_head=keeps_head),
             optimizer=OptimizerSettings(learning_rate=rate, warmup_ratio=0.1, weight_decay=0.0, bias_correction=True),
             device=settings.device,
         ),
@@ -173,33 +243,33 @@ def read_rows(settings: DistillSettings) -> list[TextRow]:
     return [TextRow(text, location) for text, location in first.items()]
 
 
-def compute_teacher_vectors(
-    settings: DistillSettings, teacher: Bert, rows: Sequence[TextRow], reporter: Reporter
+def compute_outputs(
+    path: Path,
+    record: OutputRecord,
+    rows: Sequence[T],
+    compute: Callable[[Sequence[T]], Vectors],
+    size: int,
+    reporter: Reporter,
 ) -> Path:
-    """Return the file with the teacher's vector of each text; computed only if the cache does not have it.
+    """Compute the teacher's outputs for each row, `size` numbers, unless `path`, a file of the cache, has them.
 
-    Raises ValueError if the cache has vectors of another teacher or of other texts.
+    Returns the path. Raises ValueError if the file is of another teacher or of other texts.
     """
-    from bertwright.tasks.distillation import VectorRecord, check_record, digest_texts, write_record
-
-    path = settings.cache_folder / VECTORS
-    record = VectorRecord(
-        digest_model(settings.teacher), digest_texts(rows), digest_file(path) if path.exists() else ""
-    )
     if path.exists():
-        check_record(path, record)
-        reporter.record(Line(f"{path}: the vectors of an earlier run are used"))
+        check_record(path, record._replace(outputs=digest_file(path)))
+        reporter.record(Line(f"{path}: the outputs of an earlier run are used"))
         return path
+    path.parent.mkdir(parents=True, exist_ok=True)
     with (
         reporter.progress("teacher", len(rows)) as advance,
         atomic_file(path) as temporary,
-        NpyWriter(temporary, np.float32, (teacher.vector_size(),)) as file,
+        NpyWriter(temporary, np.float32, (size,)) as file,
     ):
         for start in range(0, len(rows), CHUNK):
-            texts = [row.anchor for row in rows[start : start + CHUNK]]
-            file.append(teacher.embed_and_count(texts, None, None, BATCH_TOKENS, None, None)[0])
-            advance(len(texts))
-    write_record(path, record._replace(vectors=digest_file(path)))
+            chunk = rows[start : start + CHUNK]
+            file.append(compute(chunk))
+            advance(len(chunk))
+    write_record(path, record)
     return path
 
 
@@ -209,8 +279,6 @@ def fit_size(path: Path, size: int) -> Path:
     A smaller student learns the main directions, which is a projection without a mean; a larger one learns zeros in
     the rest. The file of the teacher's own size is returned as it is.
     """
-    from bertwright.tasks.distillation import read_record, write_record
-
     vectors = np.load(path, mmap_mode="r")
     if vectors.shape[1] == size:
         return path
@@ -224,7 +292,7 @@ def fit_size(path: Path, size: int) -> Path:
     with atomic_file(fitted) as temporary, NpyWriter(temporary, np.float32, (size,)) as file:
         for start in range(0, len(vectors), CHUNK):
             file.append(vectors[start : start + CHUNK] @ directions)
-    write_record(fitted, read_record(path)._replace(vectors=digest_file(fitted)))
+    write_record(fitted, read_record(path))
     return fitted
 
 
@@ -241,10 +309,13 @@ def vector_size_of(student: str) -> int:
 def save_layers(teacher: Bert, layers: Sequence[int], cache: Path) -> Path:
     """Write a model with some layers of the teacher, in the order given, into the cache; return its folder.
 
-    Raises ValueError for a layer that the teacher lacks.
+    A classifier keeps its head. Raises ValueError for a layer that the teacher lacks.
     """
     from bertwright.inference.bert import Bert
     from bertwright.models.encoder import EncoderModel
+    from bertwright.models.task_model import EncoderForTask
+    from bertwright.tasks.classification import Classification
+    from bertwright.tasks.task_folder import TaskModel
 
     encoder, number = teacher.model.encoder, teacher.config.num_layers
     if odd := [layer for layer in layers if not 0 <= layer < number]:
@@ -260,5 +331,10 @@ def save_layers(teacher: Bert, layers: Sequence[int], cache: Path) -> Path:
         state |= {f"layers.{place}.{rest}": tensor for place in places} if module == "layers" else {name: tensor}
     smaller = type(encoder)(replace(encoder.config, num_layers=len(layers)))  # type: ignore[type-var]
     smaller.load_state_dict(state)
-    Bert(EncoderModel(smaller), teacher.tokenizer, modules=teacher.sentence_modules).save(folder)
+    network: EncoderModel | TaskModel = EncoderModel(smaller)
+    if isinstance(teacher.task, Classification) and isinstance(teacher.model, EncoderForTask):
+        model = EncoderForTask(smaller, deepcopy(teacher.model.head))
+        model.head.load_state_dict(teacher.model.head.state_dict())  # the line above draws random weights
+        network = TaskModel(model, teacher.task)
+    Bert(network, teacher.tokenizer, modules=teacher.sentence_modules).save(folder)
     return folder

@@ -15,10 +15,13 @@ import numpy as np
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.tables.tables import format_label, parse_number
+from bertwright.tasks.classifier_distillation import read_teacher_labels, soft_cross_entropy
 from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs, repeat_output
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import LEARNED, balance, check_metric, softmax, sum_cross_entropy
+from bertwright.tasks.teacher_outputs import open_outputs
 from bertwright.tasks.text_task import TextExample, TextTask, known_labels
+from bertwright.vocabulary.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,6 +73,8 @@ class Classification(TextTask[str, LabelPrediction]):
     """Score that selects the best checkpoint: accuracy, f1 (of one of two labels), macro_f1 or matthews."""
     pos_label: str | None = None
     """The label whose F1 is the metric f1; unset: the last one in sorted order."""
+    teacher_logits: str = ""
+    """File with a teacher's logits of each training row, which bertwright distill writes; they replace the labels."""
     labels: tuple[str, ...] = field(default=(), metadata=LEARNED)
     """All labels, in the order of the head's outputs; empty: the labels of the training data, sorted."""
     class_weights: tuple[float, ...] = field(default=(), metadata=LEARNED)
@@ -110,6 +115,8 @@ class Classification(TextTask[str, LabelPrediction]):
 
     def with_labels_of(self, examples: Sequence[TextExample[str]]) -> Self:
         """Return the task with the labels of the examples: sorted as text or, if all are numbers, as numbers."""
+        if self.teacher_logits:
+            return self  # `prepare_splits` reads the teacher's labels, which need not all occur
         labels = self.distinct_labels(examples)
         for label in labels:
             if (bare := label.strip()) != label and bare in labels:
@@ -128,6 +135,22 @@ class Classification(TextTask[str, LabelPrediction]):
                     f"{example.location}: label {label!r} is not one of the training data: {format_labels(self.labels)}"
                 )
         return np.array([ids[label] for label in labels], dtype=np.int64)
+
+    def prepare_splits(
+        self, splits: Mapping[str, Sequence[TextExample[str]]]
+    ) -> tuple[Self, dict[str, Sequence[TextExample[str]]]]:
+        """Return the task with the teacher's labels, if there is one."""
+        if not self.teacher_logits:
+            return super().prepare_splits(splits)
+        labels = read_teacher_labels(self.teacher_logits, [*self.texts(splits["train"])])
+        return replace(self, labels=labels), {**splits}
+
+    def encode(self, examples: Sequence[TextExample[str]], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
+        if not labeled or not self.teacher_logits:
+            return super().encode(examples, tokenizer, labeled)
+        logits = open_outputs(self.teacher_logits)
+        encoded = super().encode(examples, tokenizer, labeled=False)
+        return replace(encoded, labels=logits, label_counts=np.ones(len(logits), dtype=np.int64))
 
     def warnings(self, examples: Sequence[TextExample[str]], paths: Sequence[str] = ()) -> list[str]:
         warnings = super().warnings(examples, paths)
@@ -153,13 +176,16 @@ class Classification(TextTask[str, LabelPrediction]):
         return max(self.labels, key=label_sort_key({*self.labels})) if self.pos_label is None else self.pos_label
 
     def loss(self, logits: Tensor, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
+        if self.teacher_logits:
+            return soft_cross_entropy(logits, batch.labels)
         return sum_cross_entropy(logits, batch.labels, smoothing, self.class_weights)
 
     def balanced_weights(self, examples: Sequence[TextExample[str]]) -> Floats:
         return balance(np.bincount(self.encode_labels(examples), minlength=len(self.labels)))
 
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
-        return repeat_output(np.bincount(train.labels, minlength=len(self.labels)), encoded)
+        labels = train.labels.argmax(1) if self.teacher_logits else train.labels
+        return repeat_output(np.bincount(labels, minlength=len(self.labels)), encoded)
 
     def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:
         probabilities = softmax(outputs / np.float32(self.temperature))

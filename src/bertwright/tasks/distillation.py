@@ -7,19 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from bertwright.base.files import digest_bytes, digest_file, read_json, write_json
-from bertwright.tables.text_roles import TextRow
+from bertwright.base.files import digest_file
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.embedding_data import Example, as_rows, choose_metric
 from bertwright.tasks.encoded import Encoded, Ints
 from bertwright.tasks.task import Task
+from bertwright.tasks.teacher_outputs import check_record, digest_texts, open_outputs, read_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,18 +23,6 @@ if TYPE_CHECKING:
     from bertwright.models.heads import TaskBatch
 
 ROW = 2  # column of a text's labels with the number of its vector
-RECORD = ".json"  # suffix of the file beside the vectors that says what they are of
-
-
-class VectorRecord(NamedTuple):
-    """What a file of vectors is of."""
-
-    teacher: str
-    """Digest of the model folder."""
-    texts: str
-    """Digest of the texts, in order."""
-    vectors: str
-    """Digest of the file."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +52,8 @@ class Distillation(Embedding):
         path = Path(self.teacher_vectors)
         if not self.teacher_vectors or not path.is_file():
             raise ValueError(f"teacher_vectors: no file {str(path)!r}; bertwright distill computes it")
-        check_record(path, read_record(path)._replace(texts=digest_texts(train), vectors=digest_file(path)))
+        texts = digest_texts([row.anchor for row in train])
+        check_record(path, read_record(path)._replace(texts=texts, outputs=digest_file(path)))
         return task, {**splits, "train": [row._replace(score=float(number)) for number, row in enumerate(train)]}
 
     def item_order(
@@ -85,40 +70,5 @@ class Distillation(Embedding):
         from torch.nn.functional import cosine_similarity
 
         rows = batch.labels[:, ROW].long().cpu().numpy()
-        targets = torch.from_numpy(open_vectors(self.teacher_vectors)[rows]).to(vectors)
+        targets = torch.from_numpy(open_outputs(self.teacher_vectors)[rows]).to(vectors)
         return (1 - cosine_similarity(vectors, targets)).sum()
-
-
-@lru_cache(maxsize=1)
-def open_vectors(path: str) -> npt.NDArray[np.float32]:
-    """Map the vectors of a file, N × D, into memory."""
-    vectors: npt.NDArray[np.float32] = np.load(path, mmap_mode="r")
-    return vectors
-
-
-def digest_texts(rows: Sequence[TextRow]) -> str:
-    """Return the digest of the texts whose vectors are learned."""
-    return digest_bytes(*(row.anchor.encode() for row in rows))
-
-
-def read_record(path: Path) -> VectorRecord:
-    """Read what the vectors at `path` are of. Raises ValueError if the file beside them does not say it."""
-    beside = path.with_suffix(RECORD)
-    try:
-        values: Any = read_json(beside)
-        return VectorRecord(**{name: str(values[name]) for name in VectorRecord._fields})
-    except (OSError, KeyError, TypeError):
-        raise ValueError(f"{beside}: expected the record of {path.name}; delete both, and distill again") from None
-
-
-def write_record(path: Path, record: VectorRecord) -> None:
-    """Write beside the vectors at `path` what they are of."""
-    write_json(path.with_suffix(RECORD), record._asdict())
-
-
-def check_record(path: Path, expected: VectorRecord) -> None:
-    """Raise ValueError if the vectors at `path` are of another teacher or of other texts, or have changed."""
-    found = read_record(path)
-    if odd := [name for name, one, other in zip(VectorRecord._fields, found, expected, strict=True) if one != other]:
-        what = {"teacher": "another teacher", "texts": "other texts", "vectors": "a file that has changed"}[odd[0]]
-        raise ValueError(f"{path}: vectors of {what}; delete the folder, or name another one with --cache")

@@ -20,6 +20,7 @@ from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.retrieval_folders import find_retrieval_folder, read_retrieval_folder
 from bertwright.tables.text_roles import TextRow, read_text_table
+from bertwright.tasks.denoising import add_decoder, encode_denoising
 from bertwright.tasks.embedding_batches import (
     ANCHOR,
     NEGATIVE,
@@ -30,6 +31,7 @@ from bertwright.tasks.embedding_batches import (
 )
 from bertwright.tasks.embedding_data import (
     DIRECTED,
+    LOSSES,
     Example,
     RetrievalExample,
     TextVectors,
@@ -54,11 +56,12 @@ if TYPE_CHECKING:
 
     from bertwright.models.encoder import TextEncoder
     from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.models.task_model import EncoderForTask
     from bertwright.training.loop import LossOutput
 
 ROLE_NAMES = {ANCHOR: "anchors", POSITIVE: "positives", NEGATIVE: "negatives"}
 SIMCSE_DROPOUT = 0.1  # without dropout, the two vectors of a text would be equal
-WITHOUT_SCALE = ("cosine", "contrastive", "triplet")
+WITHOUT_SCALE = ("cosine", "contrastive", "triplet", "tsdae")
 FORMULAS = {
     "ranking": "cross entropy of each anchor's text among all texts of a step (MultipleNegativesRankingLoss)",
     "cosent": "log(1 + sum of exp(cosine of a lower pair - of a higher one)) (CoSENTLoss)",
@@ -67,6 +70,7 @@ FORMULAS = {
     "contrastive": "squares of the hard pairs' distances (OnlineContrastiveLoss)",
     "labels": "cross entropy of the texts of a class among all texts of a step (supervised contrastive)",
     "simcse": "as ranking, of each text and itself under other dropout (SimCSE)",
+    "tsdae": "cross entropy of a text's tokens, decoded from the vector of 40 % of its words (TSDAE)",
     "triplet": "margin of Euclidean distances (TripletLoss)",
 }
 NUM_SPECIAL = 2  # [CLS] and [SEP]
@@ -90,7 +94,8 @@ class Embedding(RoleTask[Example, TextVectors]):
     vector_loss: str | None = None
     """ranking: find each anchor's text among all texts of the step; known positives, equal texts and the anchor itself
     are masked. cosent, cosine (scores from 0 to 1), angle: rated pairs; contrastive: pairs with label 0 or 1. labels:
-    texts of one class are near each other. simcse: a text is near itself under other dropout. triplet. Unset: by the
+    texts of one class are near each other. simcse: a text is near itself under other dropout. tsdae: a decoder,
+    which training alone uses, writes a text from the vector of 40 % of its words. triplet. Unset: by the
     columns, ranking for pairs and triplets, cosent for scores, labels for classes, simcse for texts alone."""
     similarity_scale: float = 20.0
     """Factor of the cosines in the loss; 1 / scale is the temperature."""
@@ -159,6 +164,8 @@ class Embedding(RoleTask[Example, TextVectors]):
         given = as_rows(splits["train"])
         loss = choose_loss(self.vector_loss, given)
         rows, dropped, first = to_training_rows(given, loss)
+        if loss == "tsdae" and self.dims:
+            raise ValueError("dims: tsdae decodes whole vectors; omit it, or choose --vector-loss simcse")
         if dropped:
             what = f"{dropped:,} negatives left out that belong to their anchor by another row, or are its text"
             warnings.warn(f"{first}: {what}; this is the first", stacklevel=2)
@@ -175,13 +182,16 @@ class Embedding(RoleTask[Example, TextVectors]):
 
     def warnings(self, examples: Sequence[Example], paths: Sequence[str] = ()) -> list[str]:
         rows = as_rows(examples)
-        return [*find_oddities(rows, find_kind(rows) in DIRECTED and self.vector_loss != "simcse")]
+        return [*find_oddities(rows, find_kind(rows) in DIRECTED and self.vector_loss not in LOSSES["texts"])]
 
     def step_warnings(self, examples: Sequence[Example], batch_size: int) -> list[str]:
         return [*filter(None, [describe_batch(as_rows(examples), batch_size)])]
 
     def encoding_warnings(self, encoded: Encoded) -> list[str]:
         """Say which share of the texts of each role lose tokens."""
+        if self.vector_loss == "tsdae":
+            cut = f"{encoded.truncated:,} of {encoded.num_items:,} texts are cut at {self.max_length} tokens"
+            return [cut] * (encoded.truncated > 0)
         notes = []
         for role, name in ROLE_NAMES.items():
             cut = encoded.labels[encoded.labels[:, 0] == role, 3]
@@ -218,12 +228,14 @@ class Embedding(RoleTask[Example, TextVectors]):
 
     def prompts_of(self, examples: Sequence[Example], labeled: bool) -> tuple[str, str] | None:
         """Return the prompts of anchors and of other texts; None where texts have no direction, as in rated pairs."""
-        if find_kind(examples) not in DIRECTED or (labeled and self.vector_loss == "simcse"):
+        if find_kind(examples) not in DIRECTED or (labeled and self.vector_loss in LOSSES["texts"]):
             return None
         return self.named_prompts.get(QUERY, ""), self.named_prompts.get(DOCUMENT, "")
 
     def encode(self, examples: Sequence[Example], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         """Encode the texts of each example as the sequences of an item; `labels`: NUM_LABELS numbers per text."""
+        if labeled and self.vector_loss == "tsdae":
+            return encode_denoising([*self.texts(examples)], tokenizer, self.lowercase, self.max_length)
         counts = np.array([len(row.texts) for row in examples], dtype=np.int64)
         labels = label_texts(examples)
         texts = [text for example in examples for text in example.texts]
@@ -268,7 +280,9 @@ class Embedding(RoleTask[Example, TextVectors]):
             order = FileOrder.of(as_rows(examples), self.weights)
         return partial(order.step_rows, batch_size, seed=seed)
 
-    def whole_batch_loss(self, examples: Sequence[Example]) -> Callable[[Tensor, Tensor], LossOutput]:
+    def whole_batch_loss(self, examples: Sequence[Example]) -> Callable[[Tensor, Tensor], LossOutput] | None:
+        if self.vector_loss == "tsdae":
+            return None
         from bertwright.tasks.embedding_objective import VectorObjective
 
         return VectorObjective.of(self, as_rows(examples))
@@ -312,7 +326,14 @@ class Embedding(RoleTask[Example, TextVectors]):
         return partial(VectorHead, self.head, self.pooling, modules)
 
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
-        raise TypeError("text vectors have a loss over the whole step: call whole_batch_loss")
+        if self.vector_loss != "tsdae":
+            raise TypeError("text vectors have a loss over the whole step: call whole_batch_loss")
+        value: Tensor = output.loss(batch.labels[:, 0].contiguous())
+        return value
+
+    def prepare_training(self, model: EncoderForTask, seed: int, folder: Path | None) -> None:
+        if self.vector_loss == "tsdae":
+            add_decoder(model, seed, folder)
 
     # Scores
 

@@ -50,7 +50,7 @@ class RetrievalExample(NamedTuple):
 Example = TextRow | RetrievalExample
 TextVectors = npt.NDArray[np.float32]
 """Vectors of a row's texts, anchor first."""
-LossName = Literal["ranking", "cosent", "cosine", "angle", "contrastive", "labels", "simcse", "triplet"]
+LossName = Literal["ranking", "cosent", "cosine", "angle", "contrastive", "labels", "simcse", "tsdae", "triplet"]
 RowKind = Literal["similarity", "pairs", "triplets", "retrieval", "classes", "texts"]
 LOSSES: dict[RowKind, tuple[LossName, ...]] = {
     "similarity": ("cosent", "angle", "cosine"),
@@ -58,7 +58,7 @@ LOSSES: dict[RowKind, tuple[LossName, ...]] = {
     "triplets": ("ranking", "triplet"),
     "retrieval": ("ranking",),
     "classes": ("labels",),
-    "texts": ("simcse",),
+    "texts": ("simcse", "tsdae"),
 }
 """Losses by what the columns of a row have; the first is the default."""
 METRICS: dict[RowKind, tuple[str, ...]] = {
@@ -114,8 +114,8 @@ def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:
     """Return the loss with this name, or the rows' default. Raises ValueError if it cannot learn from them."""
     kind = find_kind(rows)
     loss = next((loss for loss in LOSSES[kind] if name in (loss, None)), None)
-    if loss is None and name == "simcse":
-        loss = "simcse"
+    if loss is None:
+        loss = next((of_texts for of_texts in LOSSES["texts"] if of_texts == name), None)
     if loss is None:
         raise ValueError(
             f"vector_loss = {name!r}: {rows[0].location} has {COLUMNS[kind]}; expected {' or '.join(LOSSES[kind])}, or "
@@ -193,6 +193,8 @@ def to_training_rows(rows: Sequence[TextRow], loss: LossName) -> TrainingRows:
     """Make a row for each positive, without negatives that are known positives of the anchor, or the anchor itself."""
     if loss == "simcse":
         return TrainingRows([TextRow(row.anchor, row.location, (row.anchor,)) for row in rows], 0, "")
+    if loss == "tsdae":
+        return TrainingRows([TextRow(row.anchor, row.location) for row in rows], 0, "")
     if loss not in ("ranking", "triplet"):
         return TrainingRows([*rows], 0, "")
     known: dict[str, set[str]] = {}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # torch takes a second to import, and the options of tasks ar
     from bertwright.interop.head_config import HeadRecord
     from bertwright.models.encoder import TextEncoder
     from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.models.task_model import EncoderForTask
     from bertwright.training.loop import LossOutput
 
 E = TypeVar("E")  # an example
@@ -261,6 +262,9 @@ class Task(ABC, Generic[E, P]):
     def initialize_head(self, head: TaskHead) -> None:
         """Set initial weights of the head that depend on the training examples; by default none."""
         return
+
+    def prepare_training(self, model: EncoderForTask, seed: int, folder: Path | None) -> None:
+        """Add what training alone uses to a model; `folder`: from which a run goes on. By default nothing."""
 
     def item_order(self, encoded: Encoded, examples: Sequence[E], batch_size: int, seed: int) -> Callable[[int], Ints]:
         """Return a function of a step, from 0, that returns the step's items; called once per run."""

@@ -14,23 +14,19 @@ from bertwright.models.encoder import EncoderConfig
 from bertwright.training.context import ExecutionContext
 
 CPU_TOKENS, GPU_TOKENS = 4_096, 65_536  # per forward pass: enough to use the whole processor
-ACTIVATIONS_PER_TOKEN = 50  # values saved per token and layer, in hidden sizes (measured: 25)
-GRAPH_MEMORY = 2 * 10**9  # bytes that the graph of a step may have on a CPU, whatever the machine: runs must resume
+ACTIVATIONS_PER_TOKEN = 50  # values saved per token and layer, in hidden sizes, with a reserve
+MEASURED_PER_TOKEN = 25  # the same as measured, without reserve
+GRAPH_MEMORY = 4 * 10**9  # bytes that the graph of a step may have on a CPU, whatever the machine: runs must resume
 GPU_SHARE = 0.6  # usable share of a GPU's memory; the rest is for gradients of weights and for fragmentation
 
 
-def default_micro_batch_tokens(
-    context: ExecutionContext, config: EncoderConfig, shards: int = 1, keeps_graph: bool = False
-) -> int:
+def default_micro_batch_tokens(context: ExecutionContext, config: EncoderConfig, shards: int = 1) -> int:
     """Return the default number of tokens per forward pass in training. It depends on GPU, dtype and model.
 
-    `shards`: number of ranks that divide weights, gradients and moments. `keeps_graph`: the loss needs all rows of a
-    step, so that several micro-batches cost a second forward pass; on a CPU, a step is then a single one if its graph
-    fits in `GRAPH_MEMORY`.
+    `shards`: number of ranks that divide weights, gradients and moments.
     """
     if context.device.type != "cuda":
-        bytes_per_token = ACTIVATIONS_PER_TOKEN * 4 * config.hidden_size * config.num_layers
-        return max(CPU_TOKENS, GRAPH_MEMORY // bytes_per_token if keeps_graph else 0)
+        return CPU_TOKENS
     memory = torch.cuda.get_device_properties(context.device).total_memory
     return count_tokens_that_fit(memory, context.dtype, config, shards)
 
@@ -49,6 +45,17 @@ def count_tokens_that_fit(memory: int, dtype: torch.dtype, config: EncoderConfig
     free = GPU_SHARE * memory - 4 * weights / shards - (weights if shards > 1 else 0)
     bytes_per_token = ACTIVATIONS_PER_TOKEN * dtype.itemsize * config.hidden_size * config.num_layers
     return min(max(int(free / bytes_per_token), 512), GPU_TOKENS)
+
+
+def choose_micro_batch_tokens(context: ExecutionContext, config: EncoderConfig, step_tokens: int) -> int:
+    """Return the tokens per forward pass for a step of a loss that needs all its rows.
+
+    Several micro-batches cost a second forward pass. So on a CPU, a step is one if its graph fits in `GRAPH_MEMORY`.
+    """
+    bytes_per_token = MEASURED_PER_TOKEN * 4 * config.hidden_size * config.num_layers
+    if context.device.type != "cuda" and step_tokens * bytes_per_token <= GRAPH_MEMORY:
+        return max(step_tokens, CPU_TOKENS)
+    return default_micro_batch_tokens(context, config)
 
 
 def memory_of(device: torch.device) -> int | None:

@@ -124,16 +124,21 @@ class Layer(nn.Module):
 
     def transform(self, context: Tensor, hidden: Tensor, output_dropout: Dropout | None) -> Tensor:
         """Compute all of the layer behind attention, token by token, from its context and the layer's input: R × H."""
-        site = self.first_site
-        projected = self.attention_output.matmul(context)  # T H
-        norm = layer_norm_params(self.attention_norm)
-        attended = add_dropout_norm(projected, self.attention_output.bias, hidden, norm, output_dropout, site + 1)
+        return self.feed_forward(self.attend(context, hidden, output_dropout), output_dropout)
 
+    def attend(self, context: Tensor, hidden: Tensor, output_dropout: Dropout | None) -> Tensor:
+        """Compute the output of the first sublayer, R × H, from the context of attention and the layer's input."""
+        projected, norm = self.attention_output.matmul(context), layer_norm_params(self.attention_norm)
+        site = self.first_site + 1
+        return add_dropout_norm(projected, self.attention_output.bias, hidden, norm, output_dropout, site)
+
+    def feed_forward(self, attended: Tensor, output_dropout: Dropout | None) -> Tensor:
+        """Compute the second sublayer, R × H, from the output of the first one."""
         intermediate = self.intermediate.matmul(attended)  # T F
         intermediate = bias_activation(intermediate, self.intermediate.bias, self.config.activation)
         output = self.output.matmul(intermediate)  # T H
         norm = layer_norm_params(self.output_norm)
-        return add_dropout_norm(output, self.output.bias, attended, norm, output_dropout, site + 2)
+        return add_dropout_norm(output, self.output.bias, attended, norm, output_dropout, self.first_site + 2)
 
     def make_dropouts(self, packing: Packing, positions: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
         """Return this batch's dropout of attention probabilities, and of the sublayers' outputs at `positions`."""

@@ -1,0 +1,200 @@
+"""Pairs per second of contrastive training of all-MiniLM-L6-v2, beside sentence-transformers.
+
+    python bench/vector_training_speed.py captions [--steps 4] [--rounds 5] [--threads 2]
+    python bench/vector_training_speed.py squad --steps 1 --rounds 3
+
+captions: two English captions of each photograph. squad: questions and their paragraphs, up to 256 tokens. The recipe
+is the same on every side: in-batch negatives (MultipleNegativesRankingLoss, scale 20), 64 pairs per step, dropout 0.1,
+AdamW (theirs fused), clipping at 1.0, float32; texts are tokenized within the time by theirs, beforehand by ours.
+
+sentence-transformers runs as documented, in random order, and at its best settings: batches of similar length (sorted
+among 50 batches), thresholds of malloc and huge pages. Its step is its trainer's in a plain loop. Contenders are
+processes of their own and take turns, one block of steps each, with the same pairs in a block (`finetuning.py`); the
+first round is not counted, and ratios are taken within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count, islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from bertwright.base.reporter import SILENT
+from bertwright.base.settings import from_table
+from bertwright.finetuning.finetune_state import make_spec, open_run
+from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.models.heads import TaskBatch
+from bertwright.tables.question_files import read_questions
+from bertwright.tables.text_roles import TextRow
+from bertwright.tasks.collation import split_step
+from bertwright.training.context import execution_context
+from bertwright.training.fit import train_until_stopped
+from bertwright.training.throughput import choose_micro_batch_tokens
+from environment import DATA, RESULTS, append_result, format_range, format_ratio, make_parser, minilm, use_threads
+from pretraining import MEMORY, Child, peak_memory
+
+BATCH, GROUPED, PAIRS, RATE = 64, 50, 3_200, 8e-5
+CONTENDERS: dict[str, tuple[str, dict[str, str]]] = {
+    "sentence-transformers, as documented": ("theirs", {}),
+    "sentence-transformers, at its best settings": ("grouped", MEMORY),
+    "bertwright": ("ours", {}),
+}
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+Block = Callable[[int], float]  # number of a block -> mean loss of its steps
+
+
+def read_pairs(study: str) -> list[TextRow]:
+    """Read the first pairs of a set."""
+    if study == "squad":
+        questions = read_questions(str(DATA / "squad" / "train-v1.1.json"))
+        return [TextRow(one.question, one.location, (one.context,)) for one in islice(questions, PAIRS)]
+    columns = []
+    for number in (1, 2):
+        with gzip.open(DATA / "captions" / f"train.{number}.en.gz", "rt", encoding="utf-8") as file:
+            columns.append([line.strip() for line in islice(file, PAIRS)])
+    return [TextRow(one, f"line {n}", (other,)) for n, (one, other) in enumerate(zip(*columns, strict=True), 1)]
+
+
+def block_rows(lengths: Ints, number: int, steps: int, is_grouped: bool) -> Ints:
+    """Choose the pairs of a block, steps × BATCH: evenly spaced batches of all pairs in order of length.
+
+    In random order unless `is_grouped`.
+    """
+    drawn = np.random.default_rng(number)
+    batches = np.argsort(-lengths, kind="stable").reshape(GROUPED, BATCH)
+    offsets = (drawn.random() + np.arange(steps)) * GROUPED / steps
+    rows: Ints = batches[offsets.astype(np.int64)]
+    return rows if is_grouped else drawn.permutation(rows.reshape(-1)).reshape(rows.shape)
+
+
+def ours(chosen: argparse.Namespace, stack: ExitStack) -> Block:
+    """Train as `bertwright finetune --task embedding` does, on given rows."""
+    pairs = read_pairs(chosen.study)
+    lengths = measure_lengths(pairs)
+    folder = stack.enter_context(TemporaryDirectory())
+    table = {
+        "run": f"{folder}/run", "task": {"task": "embedding"}, "model": str(minilm()), "batch_size": BATCH,
+        "device": {"device": "cpu", "dtype": "float32", "threads": chosen.threads}, "epochs": 1000.0,
+        "optimizer": {"learning_rate": RATE}, "tuning": {"dropout": 0.1},
+    }  # fmt: skip
+    settings = from_table(FinetuneSettings, table, "table")
+    context = stack.enter_context(execution_context(settings.device))
+    state = open_run(settings, context, SILENT, {"train": pairs})
+    encoded = state.train.encoded
+
+    def batches(_: int) -> Iterator[list[TaskBatch]]:
+        blocks = (block_rows(lengths, number, chosen.steps, False) for number in count())
+        for step, rows in enumerate(row for block in blocks for row in block):
+            in_step = int(encoded.item_lengths[rows].sum())
+            yield split_step(encoded, rows, step, 0, choose_micro_batch_tokens(context, state.model.config, in_step))
+
+    steps = train_until_stopped(replace(make_spec(state, settings, context), batches=batches), context, ())
+    return lambda number: statistics.fmean(next(steps).sums["loss"] for _ in range(chosen.steps))
+
+
+def measure_lengths(pairs: list[TextRow]) -> Ints:
+    """Count the characters of each pair, by which batches of similar length are made."""
+    return np.array([sum(map(len, row.texts)) for row in pairs])
+
+
+def theirs(chosen: argparse.Namespace, is_grouped: bool) -> Block:
+    """Train by the step of sentence-transformers' trainer."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    pairs = read_pairs(chosen.study)
+    lengths = measure_lengths(pairs)
+    model = SentenceTransformer(str(minilm()), device="cpu")
+    loss = MultipleNegativesRankingLoss(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
+    model.train()
+
+    def take_step(rows: Ints) -> float:
+        batch = [pairs[row] for row in rows]
+        features = [model.preprocess([row.texts[side] for row in batch]) for side in (0, 1)]
+        value = loss(features, torch.empty(0))
+        value.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return float(value.detach())
+
+    return lambda number: statistics.fmean(map(take_step, block_rows(lengths, number, chosen.steps, is_grouped)))
+
+
+def serve(chosen: argparse.Namespace) -> None:
+    """Run one block per input line; print seconds, mean loss and peak memory."""
+    use_threads(chosen.threads)
+    torch.manual_seed(0)
+    with ExitStack() as stack:
+        block = ours(chosen, stack) if chosen.serve == "ours" else theirs(chosen, chosen.serve == "grouped")
+        for number, _ in enumerate(sys.stdin):
+            started = time.perf_counter()
+            loss = block(number)
+            answer = {"seconds": time.perf_counter() - started, "result": loss, "peak": peak_memory()}
+            print(json.dumps(answer), flush=True)
+
+
+class Contender(Child):
+    """The process of one contender."""
+
+    def __init__(self, chosen: argparse.Namespace, which: str, environment: dict[str, str]) -> None:
+        flags = ["--serve", which, "--steps", str(chosen.steps), "--threads", str(chosen.threads)]
+        self.start([sys.executable, __file__, chosen.study, *flags], environment)
+
+
+def main() -> None:
+    """Print a table, and append it to the result file."""
+    parser = make_parser(__doc__)
+    parser.add_argument("study", choices=("captions", "squad"))
+    parser.add_argument("--steps", type=int, default=4, help="steps of a block")
+    parser.add_argument("--rounds", type=int, default=5, help="blocks of each contender that are counted")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--results", type=Path, default=RESULTS / "vector_training_speed.jsonl")
+    parser.add_argument("--serve", choices=("ours", "theirs", "grouped"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve:
+        serve(chosen)
+        return
+    children = {name: Contender(chosen, *how) for name, how in CONTENDERS.items()}
+    for number in range(1 + chosen.rounds):
+        for child in children.values():
+            child.step(counted=number > 0)
+    for child in children.values():
+        child.close()
+    own, rows = children["bertwright"].seconds, {}
+    print("| | pairs/s (minimum to maximum) | bertwright is, × as fast | peak memory, GB | loss |")
+    print("|---|---:|---:|---:|---:|")
+    for name, child in children.items():
+        speeds = [BATCH * chosen.steps / seconds for seconds in child.seconds]
+        ratios = [one / other for one, other in zip(child.seconds, own, strict=True)]
+        loss = statistics.fmean(child.results)
+        ratio = "" if name == "bertwright" else format_ratio(child.seconds, own)
+        print(f"| {name} | {format_range(speeds, '.1f')} | {ratio} | {child.peak / 1e9:.2f} | {loss:.3f} |")
+        rows[name] = {
+            "pairs_per_second": round(statistics.median(speeds), 1),
+            "times_as_fast": round(statistics.median(ratios), 2),
+            "lowest": round(min(ratios), 2),
+            "highest": round(max(ratios), 2),
+            "peak_gb": round(child.peak / 1e9, 2),
+            "loss": round(loss, 4),
+        }
+    about = {"study": chosen.study, "rounds": chosen.rounds, "steps": chosen.steps}
+    append_result(chosen.results, about | {"contenders": rows}, chosen.threads)
+
+
+if __name__ == "__main__":
+    main()
