@@ -37,6 +37,7 @@ from bertwright.exporting.export import encode_calibration, export, to_arrays
 from bertwright.exporting.export_settings import ExportSettings
 from bertwright.exporting.int8_graph import has_vnni, layer_names, quantize_graph
 from bertwright.inference.exported_folder import FILES
+from bertwright.interop.checksums import write_checksums
 from bertwright.kernels.ffi import int8_isa
 from embedding import DEFAULT, Array, Contender, pairs
 from environment import RESULTS, append_result, make_parser, minilm, take_turns, use_threads
@@ -106,6 +107,7 @@ def make_graphs(model: Path, folder: Path, texts: Sequence[str]) -> dict[str, Pa
             quantize_graph(graph, path, arrays, layer_names(graph), not has_vnni())
         digests = {file.name: digest_file(file) for file in path.parent.iterdir()}
         write_json(target / "report.json", read_json(target / "report.json") | {"graph": to, "digests": digests})
+        write_checksums(target)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Exports of a real model: parity on a thousand texts, memory over many calls, an environment without torch."""
+"""Exports of a real model: parity on a thousand texts, memory over many calls, environments of their own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import venv
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,33 @@ def test_run_py_works_in_an_environment_without_torch(exported: Path, tmp_path: 
     expected = bertwright.load(uncased_vocabulary().parent, device="cpu").embed("the bear")
     np.testing.assert_allclose(json.loads(done.stdout)[0], expected, atol=1e-4)
     assert subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 1
+
+
+BACKEND = """
+import json, sys
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], backend=sys.argv[2], device="cpu")
+print(json.dumps(model.encode(json.load(sys.stdin)).tolist()))
+"""
+
+
+@pytest.fixture(scope="module")
+def python_of_sentence_transformers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the back ends of sentence-transformers: optimum, which they need, excludes transformers 5."""
+    folder = tmp_path_factory.mktemp("peer")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    packages = ["sentence-transformers[onnx,openvino]==5.4.1", f"torch=={version('torch').partition('+')[0]}"]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *packages], check=True)
+    return python
+
+
+def test_sentence_transformers_opens_the_folder(exported: Path, python_of_sentence_transformers: Path) -> None:
+    texts = random_texts(20, 100)
+    command = [python_of_sentence_transformers, "-c", BACKEND, exported, exported.name]
+    environment = {**os.environ, "PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        command, input=json.dumps(texts), capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(json.loads(done.stdout), bertwright.load(exported).embed(texts), atol=1e-5)

@@ -98,6 +98,8 @@ class Emulator:
             return block(content, pointers)
 
         def argument(kind: str, value: Any) -> bytes:
+            if isinstance(value, ffi.Prepared):
+                value = value.tensors
             if isinstance(value, torch.dtype):
                 value = ffi.DTYPE_CODES[value]
             if kind in ("int64_t", "double"):

@@ -27,13 +27,14 @@ _V4 = _V3 | frozenset("avx512bw avx512cd avx512dq avx512f avx512vl".split())
 _VNNI = _V4 | {"avx512_vnni"}
 _BF16 = _VNNI | {"avx512_bf16"}
 _AMX = _BF16 | {"amx_bf16", "amx_int8", "amx_tile"}
+_AMX_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
 _ARM_DOT = frozenset("asimd asimddp asimdrdm atomics crc32".split())
 # The levels of each architecture, best first. The tuning is fixed because it decides which products and sums are fused.
 INSTRUCTION_SETS = {
     "x86_64": (
         InstructionSet(
             "x86-64-amx",
-            ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mamx-int8", "-mtune=generic"),
+            ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", *_AMX_FLAGS, "-mtune=generic"),
             _AMX,
         ),
         InstructionSet(
