@@ -108,7 +108,7 @@ class Int8EncoderArgs(NamedTuple):
 
 
 class Int8Stack(NamedTuple):
-    """The layers of an encoder, checked and converted once: that takes as long as a fifth of a short text."""
+    """The layers of an encoder, checked and converted for the native call once, not for every batch."""
 
     addresses: list[int]
     """Of its tensors; if one has moved, the stack is made again."""

@@ -32,7 +32,7 @@ enum Activation { NO_ACTIVATION, GELU_ERF, GELU_TANH, RELU };
 
 typedef uint8_t ByteVec __attribute__((vector_size(W)));
 
-// sums + the four products of bytes in each lane, a · b; b is signed, a is unsigned or, with BYTE_SHIFT, a - BYTE_SHIFT.
+// sums + the four products of bytes in each lane, a · b, of signed b; a is unsigned, less BYTE_SHIFT if that is not 0.
 #if HAS_NEON_DOT
 constexpr const char* INT8_ISA = "neon_dot";
 constexpr int BYTE_SHIFT = 128;
@@ -91,7 +91,7 @@ static void pack_int8(const int8_t* weight, int8_t* panels, int64_t depth, int64
                 weight[c * depth + k];
 }
 
-// Rows as bytes, less BYTE_SHIFT: x = (bytes - zero) · scale. 0 is exact; the scale of a row with an infinity or NaN is NaN.
+// Rows as bytes: x = (bytes - zero) · scale, both less BYTE_SHIFT. 0 is exact; an infinity or NaN makes the scale NaN.
 struct QuantizedRows {
     int64_t stride;
     Buffer<uint8_t> bytes;
@@ -163,8 +163,12 @@ static void multiply_tiles(const uint8_t* a, int64_t stride, const int8_t* panel
 
 // Prepares the current thread for `multiply_tiles`, for as long as the object lives.
 struct TileThread {
-    TileThread() { if (has_tiles()) amx::begin_thread(); }
-    ~TileThread() { if (has_tiles()) amx::end_thread(); }
+    TileThread() {
+        if (has_tiles()) amx::begin_thread();
+    }
+    ~TileThread() {
+        if (has_tiles()) amx::end_thread();
+    }
 };
 #endif
 
