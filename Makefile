@@ -55,10 +55,10 @@ test-slow: install
 
 # The tests that compare kernels with their reference implementations; each call is sent to an emulated processor.
 test-arm: install
-	for level in armv8.2-a-bf16 armv8-a; do \
+	for level in armv8.2-a-bf16 armv8.2-a-dotprod armv8-a; do \
 	    EMULATED_LEVEL=$$level OMP_NUM_THREADS=2 PYTHONPATH=tests/kernels $(BIN)/pytest -p emulated_kernels \
 	        -k 'not tile_registers' tests/kernels/test_fused_ops.py tests/kernels/test_attention.py \
-	        tests/kernels/test_cross_attention.py \
+	        tests/kernels/test_cross_attention.py tests/kernels/test_int8_linear.py \
 	        tests/systems/test_bert_encoder.py || exit 1; \
 	done
 

@@ -25,6 +25,7 @@ from bertwright.exporting.export_settings import ExportSettings
 from bertwright.exporting.int8_graph import FULL, HALF, has_vnni
 from bertwright.inference.bert import Bert
 from bertwright.inference.exported_folder import FILES, LENGTHS, OpenVinoSession
+from bertwright.inference.search_index import describe_model
 from bertwright.interop.huggingface import save_model
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
@@ -377,6 +378,16 @@ def test_numbers_in_other_files_are_refused(foreign: Path, change: Callable[[Any
     rewrite(foreign, change)
     with pytest.raises(ValueError, match=r"model\.onnx: .*external data in .*etc/passwd"):
         bertwright.load(foreign)
+
+
+def test_an_index_is_told_apart_from_that_of_another_graph(folders: Folders, foreign: Path) -> None:
+    def weights(folder: Path) -> str:
+        return str(describe_model(bertwright.load(folder))["weights"])
+
+    original = folders("classification", "onnx")[1]
+    assert weights(foreign) == weights(original)
+    rewrite(foreign, lambda graph: setattr(graph, "doc_string", "of the same outputs"))
+    assert weights(foreign) != weights(original)
 
 
 def test_operations_of_other_libraries_are_refused(foreign: Path) -> None:

@@ -1,4 +1,4 @@
-"""Exports of a real model: parity on a thousand texts, memory over many calls, an environment without torch."""
+"""Exports of a real model: parity on a thousand texts, memory over many calls, environments of their own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import venv
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,10 @@ import bertwright
 from bertwright.base.reporter import MUTE
 from bertwright.exporting.export import export
 from bertwright.exporting.export_settings import ExportSettings
+from bertwright.interop.huggingface import save_model
+from bertwright.models.encoder import EncoderModel
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
 from helpers import uncased_vocabulary
 
 pytestmark = pytest.mark.slow
@@ -51,8 +56,14 @@ def resident() -> int:
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1])
 
 
-def test_memory_stays_over_many_calls_of_random_shape(exported: Path) -> None:
-    model, rng = bertwright.load(exported), np.random.default_rng(0)
+@pytest.mark.parametrize("to", ["onnx", "openvino"])
+def test_memory_stays_over_many_calls_of_random_shape(to: Any, tmp_path: Path) -> None:
+    """A tiny model, because what the runtimes keep depends on the shapes."""
+    config = BertConfig(30_522, hidden_size=64, num_layers=2, num_heads=2, intermediate_size=256, max_positions=512)
+    tokenizer = bertwright.load(uncased_vocabulary().parent, device="cpu").tokenizer
+    save_model(tmp_path / "model", EncoderModel(BertEncoder(config)), tokenizer)
+    export(ExportSettings(str(tmp_path / "model"), tmp_path / "exported", to=to), MUTE)
+    model, rng = bertwright.load(tmp_path / "exported"), np.random.default_rng(0)
     calls = int(20_000 * float(os.environ.get("BERTWRIGHT_CAMPAIGN_SCALE", "1")))
     after_warmup = 0
     for call in range(calls):
@@ -77,3 +88,33 @@ def test_run_py_works_in_an_environment_without_torch(exported: Path, tmp_path: 
     expected = bertwright.load(uncased_vocabulary().parent, device="cpu").embed("the bear")
     np.testing.assert_allclose(json.loads(done.stdout)[0], expected, atol=1e-4)
     assert subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode == 1
+
+
+BACKEND = """
+import json, sys
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], backend=sys.argv[2], device="cpu")
+print(json.dumps(model.encode(json.load(sys.stdin)).tolist()))
+"""
+
+
+@pytest.fixture(scope="module")
+def python_of_sentence_transformers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the back ends of sentence-transformers: optimum, which they need, excludes transformers 5."""
+    folder = tmp_path_factory.mktemp("peer")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    packages = ["sentence-transformers[onnx,openvino]==5.4.1", f"torch=={version('torch').partition('+')[0]}"]
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-compile", *packages], check=True)
+    return python
+
+
+def test_sentence_transformers_opens_the_folder(exported: Path, python_of_sentence_transformers: Path) -> None:
+    texts = random_texts(20, 100)
+    command = [python_of_sentence_transformers, "-c", BACKEND, exported, exported.name]
+    environment = {**os.environ, "PYTHONPATH": "", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        command, input=json.dumps(texts), capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(json.loads(done.stdout), bertwright.load(exported).embed(texts), atol=1e-5)

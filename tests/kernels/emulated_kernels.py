@@ -29,6 +29,7 @@ from bertwright.kernels import (  # noqa: F401
     ffi,
     fused_encoder,
     fused_ops,
+    int8_linear,
     linear_cross_entropy,
     native_library,
 )
@@ -51,7 +52,9 @@ class Emulator:
         self.level = levels[os.environ.get("EMULATED_LEVEL") or next(iter(levels))]
         compiler = Compiler((CROSS,), "g++")
         library = compile_library(SOURCE, compiler, compile_flags(compiler, True, self.level.flags), folder)
-        self.bf16_isa = "neon_bf16" if b"bf16_isa_name" in library.read_bytes() else None
+        content = library.read_bytes()
+        self.bf16_isa = "neon_bf16" if b"bf16_isa_name" in content else None
+        self.int8_isa = "neon_dot" if b"int8_isa_name" in content else None
         caller = folder / "caller"
         # -fopenmp: the caller loads the OpenMP library, as torch does elsewhere.
         command = [CROSS, "-O1", "-fopenmp", "-Wl,--no-as-needed", "-rdynamic", str(Path(__file__).with_suffix(".cpp"))]
@@ -95,6 +98,8 @@ class Emulator:
             return block(content, pointers)
 
         def argument(kind: str, value: Any) -> bytes:
+            if isinstance(value, ffi.Prepared):
+                value = value.tensors
             if isinstance(value, torch.dtype):
                 value = ffi.DTYPE_CODES[value]
             if kind in ("int64_t", "double"):
@@ -129,7 +134,11 @@ def memory(address: int, size: int) -> memoryview:
 
 emulator = Emulator()
 for module in [module for name, module in sys.modules.items() if name.startswith("bertwright.kernels.")]:
-    for name, function in (("call", emulator.call), ("bf16_isa", lambda: emulator.bf16_isa)):
+    for name, function in (
+        ("call", emulator.call),
+        ("bf16_isa", lambda: emulator.bf16_isa),
+        ("int8_isa", lambda: emulator.int8_isa),
+    ):
         if hasattr(module, name):
             setattr(module, name, function)
 

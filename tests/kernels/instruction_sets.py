@@ -55,7 +55,7 @@ EMULATED = {
     "avx512": Target(BASE, EMULATION, int8_isa="avx512"),
     "avx512-vnni": Target(BASE, (*EMULATION, VNNI), int8_isa="avx512_vnni"),
     "avx512-bf16": Target(BASE, (*EMULATION, VNNI, BF16), "avx512_bf16", int8_isa="avx512_vnni"),
-    "amx": Target(BASE, (*EMULATION, VNNI, BF16, "-D__AMX_BF16__=1"), "amx", int8_isa="avx512_vnni"),
+    "amx": Target(BASE, (*EMULATION, VNNI, BF16, "-D__AMX_BF16__=1"), "amx", int8_isa="amx_int8"),
     "amx-denied": Target(
         BASE, (*EMULATION, VNNI, BF16, "-D__AMX_BF16__=1"), "avx512_bf16", tiles_granted=False, int8_isa="avx512_vnni"
     ),
@@ -63,7 +63,7 @@ EMULATED = {
 BF16_ISAS = {"x86-64-avx512bf16": "avx512_bf16", "x86-64-amx": "amx"}
 INT8_ISAS = {
     "x86-64-v3": "avx2", "x86-64-avxvnni": "avx_vnni", "x86-64-v4": "avx512", "x86-64-avx512vnni": "avx512_vnni",
-    "x86-64-avx512bf16": "avx512_vnni", "x86-64-amx": "avx512_vnni",
+    "x86-64-avx512bf16": "avx512_vnni", "x86-64-amx": "amx_int8",
 }  # fmt: skip
 
 

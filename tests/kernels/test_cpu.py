@@ -120,7 +120,7 @@ NEOVERSE_V1 = "fp asimd aes crc32 atomics fphp asimdhp asimdrdm asimddp sve i8mm
         ("x86_64", f"flags\t\t: {SAPPHIRE_RAPIDS}", [level.name for level in INSTRUCTION_SETS["x86_64"]]),
         ("aarch64", "Features\t: fp asimd evtstrm aes", ["armv8-a"]),
         ("aarch64", f"Features\t: {NEOVERSE_V1}", [level.name for level in INSTRUCTION_SETS["aarch64"]]),
-        ("aarch64", f"Features\t: {NEOVERSE_V1.replace('bf16', '')}", ["armv8-a"]),
+        ("aarch64", f"Features\t: {NEOVERSE_V1.replace('bf16', '')}", ["armv8.2-a-dotprod", "armv8-a"]),
         ("riscv64", "isa\t\t: rv64imafdc", []),
     ],
 )

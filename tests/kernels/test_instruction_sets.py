@@ -54,7 +54,7 @@ def test_emulated_bfloat16_kernels_pass(name: str) -> None:
 
 @needs_gcc
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["avx-vnni", "avx512", "avx512-vnni"])
+@pytest.mark.parametrize("name", ["avx-vnni", "avx512", "avx512-vnni", "amx"])
 def test_emulated_int8_kernels_pass(name: str) -> None:
     check(instruction_sets.run(instruction_sets.EMULATED[name], "-k", "int8"), " passed")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from bertwright.base.files import check_absent
-from bertwright.base.settings import Positional, check_choice, check_minimum
+from bertwright.base.settings import Positional, check_choice, check_limit
 from bertwright.interop.model_files import check_model
 from bertwright.text.sources import check_exist
 
@@ -38,7 +38,7 @@ class ExportSettings:
 
     def __post_init__(self) -> None:
         check_choice(self, "to")
-        check_minimum(self, 0, "max_drop")
+        check_limit(self, "from 0", "max_drop")
         if self.int8 and self.dev is None:
             raise ValueError("--int8: expected --dev FILE, labeled, on which it is compared with the model; name one")
         given = {"calibrate": self.calibrate, "dev": self.dev, "max-drop": self.max_drop, "half-range": self.half_range}

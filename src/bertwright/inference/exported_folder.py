@@ -196,10 +196,12 @@ class ExportedEncoder(TextEncoder):
 
     model_type: ClassVar[str] = "exported graph"
 
-    def __init__(self, config: EncoderConfig, session: GraphSession, kind: str) -> None:
+    def __init__(self, config: EncoderConfig, session: GraphSession, report: GraphReport) -> None:
         super().__init__(config)
-        self.session, self.kind = session, kind
-        self.on_cpu = nn.Parameter(torch.empty(0), requires_grad=False)  # names the device
+        self.session, self.kind = session, report.kind
+        digests = "".join(f"{name} {digest}" for name, digest in sorted(report.values.get("digests", {}).items()))
+        # Names the device, and makes the state of one graph differ from that of another.
+        self.digests = nn.Parameter(torch.tensor([float(byte) for byte in digests.encode()]), requires_grad=False)
 
     def hidden_states(
         self, batch: TokenBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
@@ -287,7 +289,7 @@ def open_export(report: GraphReport) -> EncoderModel | TaskModel:
         output = VECTOR
     if output not in session.outputs or not session.inputs >= {"input_ids", "attention_mask"}:
         raise ValueError(f"{report.path}: expected the output {output}, got {', '.join(session.outputs)}; export again")
-    encoder = ExportedEncoder(load_config(report.folder), session, report.kind)
+    encoder = ExportedEncoder(load_config(report.folder), session, report)
     if task is not None:
         inferred = not (report.folder / "task.json").is_file()
         return TaskModel(ExportedTaskModel(encoder, task.head), task, inferred=inferred)

@@ -85,7 +85,7 @@ def quantize(settings: QuantizeSettings, reporter: Reporter = SILENT) -> Verdict
         check_int8(encoder, context.device, settings.model)
         dev = read_dev(bert, settings.dev, settings.overrides, settings.split, settings.kind)
         layers = linear_layers(encoder)
-        before, costs = measure_costs(bert, dev)
+        before, costs = probe_layers(bert, dev)
         quantize_layers(encoder)
         verdict, back = judge(before, measure(bert, dev), settings.max_drop), set[str]()
         report(reporter, verdict, costs, "all linear layers in int8")
@@ -105,7 +105,7 @@ def quantize(settings: QuantizeSettings, reporter: Reporter = SILENT) -> Verdict
     return verdict
 
 
-def measure_costs(bert: Bert, dev: DevData) -> tuple[Measured, list[LayerCost]]:
+def probe_layers(bert: Bert, dev: DevData) -> tuple[Measured, list[LayerCost]]:
     """Score the model in float32 and, on the way, measure the error of each layer in int8, largest first."""
     from bertwright.inference.int8_model import LayerCost, LayerProbe, linear_layers, replace_layer
 

@@ -142,6 +142,21 @@ def call(name: str, *values: object) -> None:
         raise MemoryError(f"{name}: not enough memory; use smaller micro-batches")
 
 
+class Prepared(NamedTuple):
+    """An argument of `call` that was converted once, for many calls, and the tensors whose addresses it has."""
+
+    converted: Any
+    tensors: list[Any]
+
+
+def prepare(kind: str, values: list[Any]) -> Prepared:
+    """Convert a list of tensors or structures for a kernel, with the errors of `call`; `kind`: its type in C++."""
+    library = native_library.load_library("kernels")
+    if library is None:
+        raise RuntimeError(f"{kind}: native kernels are not available")
+    return Prepared(_convert(kind, values, None, _interface(library)), values)
+
+
 def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:
     """Call `function.apply`, with the return type that torch does not declare."""
     result: Tensor = function.apply(*values)  # type: ignore[no-untyped-call]
@@ -156,6 +171,8 @@ def _convert(kind: str, value: Any, dtype: torch.dtype | None, interface: Interf
         return None
     if isinstance(value, (Tensor, Rows)):
         return _address(value, ELEMENTS.get(kind, dtype))
+    if isinstance(value, Prepared):
+        return value.converted
     if kind.endswith("**"):
         elements = ELEMENTS.get(kind[:-1], dtype)
         addresses = [None if item is None else _address(item, elements) for item in value]

@@ -26,14 +26,15 @@ _V3 = _V2 | frozenset("abm avx avx2 bmi1 bmi2 f16c fma movbe".split())
 _V4 = _V3 | frozenset("avx512bw avx512cd avx512dq avx512f avx512vl".split())
 _VNNI = _V4 | {"avx512_vnni"}
 _BF16 = _VNNI | {"avx512_bf16"}
-_AMX = _BF16 | {"amx_bf16", "amx_tile"}
-_ARM_BF16 = frozenset("asimd asimdrdm atomics bf16 crc32".split())
+_AMX = _BF16 | {"amx_bf16", "amx_int8", "amx_tile"}
+_AMX_FLAGS = ("-mamx-tile", "-mamx-bf16", "-mamx-int8")
+_ARM_DOT = frozenset("asimd asimddp asimdrdm atomics crc32".split())
 # The levels of each architecture, best first. The tuning is fixed because it decides which products and sums are fused.
 INSTRUCTION_SETS = {
     "x86_64": (
         InstructionSet(
             "x86-64-amx",
-            ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-mtune=generic"),
+            ("-march=x86-64-v4", "-mavx512vnni", "-mavx512bf16", *_AMX_FLAGS, "-mtune=generic"),
             _AMX,
         ),
         InstructionSet(
@@ -46,7 +47,8 @@ INSTRUCTION_SETS = {
         InstructionSet("x86-64-v2", ("-march=x86-64-v2", "-mtune=generic"), _V2),
     ),
     "aarch64": (
-        InstructionSet("armv8.2-a-bf16", ("-march=armv8.2-a+bf16", "-mtune=generic"), _ARM_BF16),
+        InstructionSet("armv8.2-a-bf16", ("-march=armv8.2-a+dotprod+bf16", "-mtune=generic"), _ARM_DOT | {"bf16"}),
+        InstructionSet("armv8.2-a-dotprod", ("-march=armv8.2-a+dotprod", "-mtune=generic"), _ARM_DOT),
         InstructionSet("armv8-a", ("-march=armv8-a", "-mtune=generic"), frozenset({"asimd"})),
     ),
 }

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from bertwright.kernels import reference
 from bertwright.kernels.attention import check_sequences, head_size_vectorizable
-from bertwright.kernels.ffi import call, check, check_range, int8_isa, new_float32
-from bertwright.kernels.reference import WEIGHT_LEVELS, LayerNormParams
+from bertwright.kernels.ffi import Prepared, call, check, check_range, int8_isa, new_float32, prepare
+from bertwright.kernels.reference import WEIGHT_LEVELS
 
 ACTIVATIONS = ("", "gelu", "gelu_tanh", "relu")  # `enum Activation` in csrc/int8_linear.h
 MAX_DEPTH = 1 << 16  # the sum of so many products of bytes fits into 32 bits
@@ -107,26 +107,45 @@ class Int8EncoderArgs(NamedTuple):
     eps: float
 
 
-def int8_encoder(
-    hidden: Tensor, layers: Sequence[Int8Layer], norms: Sequence[LayerNormParams], args: Int8EncoderArgs
-) -> Tensor:
-    """Compute all layers of an encoder in one native call, T H float32 → R H.
+class Int8Stack(NamedTuple):
+    """The layers of an encoder, checked and converted for the native call once, not for every batch."""
 
-    `layers`: four for each layer of the encoder, in the order of LINEAR_NAMES; `norms`: two for each.
+    addresses: list[int]
+    """Of its tensors; if one has moved, the stack is made again."""
+    layers: Prepared
+    norms: Prepared
+    shape: tuple[int, int, int]
+    """Number of layers, hidden size, intermediate size."""
+
+
+def make_stack(
+    weights: Sequence[Int8Weight], vectors: Sequence[Tensor], num_layers: int, addresses: list[int]
+) -> Int8Stack:
+    """Combine four weights for each layer, in the order of LINEAR_NAMES, with the vectors between them.
+
+    `vectors`: a bias for each weight; then of each layer weight and bias of both LayerNorms.
     """
-    size, inner = args.hidden_size, args.intermediate_size
+    layers = [make_layer(weight, bias) for weight, bias in zip(weights, vectors, strict=False)]
+    norms, size, inner = list(vectors[len(layers) :]), layers[0].depth, layers[2].columns
+    expected = [(size, 3 * size), (size, size), (size, inner), (inner, size)] * num_layers
+    shapes = [(layer.depth, layer.columns) for layer in layers]
+    check(shapes == expected, "int8_encoder: expected layers {}, got {}", expected, shapes)
+    fits = all(layer.bias is not None and layer.bias.shape == (layer.columns,) for layer in layers)
+    fits = fits and len(norms) == 4 * num_layers and all(vector.shape == (size,) for vector in norms)
+    check(fits, "int8_encoder: a LayerNorm or bias does not fit")
+    return Int8Stack(addresses, prepare("Int8Layer*", layers), prepare("float**", norms), (num_layers, size, inner))
+
+
+def int8_encoder(hidden: Tensor, stack: Int8Stack, args: Int8EncoderArgs) -> Tensor:
+    """Compute all layers of an encoder in one native call, T H float32 → R H."""
+    shape, size = (args.num_layers, args.hidden_size, args.intermediate_size), args.hidden_size
+    check(shape == stack.shape, "int8_encoder: expected layers and sizes {}, got {}", stack.shape, shape)
     check(hidden.shape == (args.tokens, size), "int8_encoder: got {} for {} tokens", hidden.shape, args.tokens)
     head_size, rest = divmod(size, args.num_heads)
     check(not rest and head_size_vectorizable(head_size), "int8_encoder: got heads of size {}", head_size)
-    expected = [(size, 3 * size), (size, size), (size, inner), (inner, size)] * args.num_layers
-    shapes = [(layer.depth, layer.columns) for layer in layers]
-    check(shapes == expected, "int8_encoder: expected layers {}, got {}", expected, shapes)
-    vectors = [tensor for norm in norms for tensor in norm[:2]]
-    fits = len(norms) == 2 * args.num_layers and all(vector.shape == (size,) for vector in vectors)
-    check(fits and all(layer.bias is not None for layer in layers), "int8_encoder: a LayerNorm or bias does not fit")
     check_sequences(args.cu_seqlens, args.tokens)
     if args.positions is not None:
         check_range("int8_encoder", args.positions, args.tokens)
     y = new_float32(args.selected, size)
-    call("int8_encoder", args, list(layers), vectors, hidden.contiguous(), y)
+    call("int8_encoder", args, stack.layers, stack.norms, hidden.contiguous(), y)
     return y

@@ -46,12 +46,11 @@ class InputCounts:
         if ids.ndim == 2:  # words: their numbers, negative for unknown words with vectors of their own
             ids = ids[:, 0].astype(np.int32)
             ids = np.where(ids < 0, tokenizer.unk_id, ids)
-        number = np.bincount(ids, minlength=tokenizer.vocab_size)
-        unknown = int(number[tokenizer.unk_id])
-        number[[*tokenizer.special_ids]] = 0
-        tokens = int(number.sum()) + unknown
+        unknown = int((ids == tokenizer.unk_id).sum())
+        others = ids[~np.isin(ids, [*tokenizer.special_ids])]
+        tokens = len(others) + unknown
         unknown = 0 if tokenizer.reads_any_word else unknown
-        continued = int(number[: tokenizer.vocab_size][tokenizer.is_continuation].sum())
+        continued = int(tokenizer.is_continuation[others[others < tokenizer.vocab_size]].sum())
         return cls(examples, truncated, tokens - continued, tokens, unknown)
 
     def add(self, more: InputCounts) -> None:

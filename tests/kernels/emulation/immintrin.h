@@ -204,12 +204,25 @@ inline void multiply_add(int c, int a, int b) {
                 sums[m][n] = flush(flush(sums[m][n]) + left[m][k] * right[k][n]);
     memcpy(tiles.data[c], sums, sizeof sums);
 }
+inline void multiply_add_bytes(int c, int a, int b) {
+    for (int tile : {a, b, c}) require_written(tile);
+    uint8_t left[ROWS][ROW_BYTES];
+    int8_t right[ROWS][ROW_BYTES];
+    int32_t sums[ROWS][ROWS];
+    memcpy(left, tiles.data[a], sizeof left), memcpy(right, tiles.data[b], sizeof right);
+    memcpy(sums, tiles.data[c], sizeof sums);
+    for (int m = 0; m < ROWS; m++)
+        for (int k = 0; k < ROW_BYTES; k++)
+            for (int n = 0; n < ROWS; n++) sums[m][n] += left[m][k] * right[k / 4][4 * n + k % 4];
+    memcpy(tiles.data[c], sums, sizeof sums);
+}
 }  // namespace emulation
 
 #define _tile_loadd(tile, from, stride) emulation::load_tile(tile, from, stride)
 #define _tile_stored(tile, to, stride) emulation::store_tile(tile, to, stride)
 #define _tile_zero(tile) emulation::zero_tile(tile)
 #define _tile_dpbf16ps(c, a, b) emulation::multiply_add(c, a, b)
+#define _tile_dpbusd(c, a, b) emulation::multiply_add_bytes(c, a, b)  // of a unsigned, of b signed
 static inline void _tile_loadconfig(const void* config) {
     using namespace emulation;
     const unsigned char* bytes = (const unsigned char*)config;

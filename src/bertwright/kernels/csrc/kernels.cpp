@@ -226,7 +226,7 @@ int64_t lstm_backward(const LstmArgs* args, const LstmBackward* tensors, int64_t
 #endif
 
 #if HAS_INT8
-const char* int8_isa_name() { return INT8_ISA; }
+const char* int8_isa_name() { return has_tiles() ? "amx_int8" : INT8_ISA; }
 
 int64_t int8_panel_bytes(int64_t depth, int64_t columns, int64_t* bytes, int64_t) {
     *bytes = panel_bytes(depth, columns);

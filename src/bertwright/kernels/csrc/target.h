@@ -12,7 +12,7 @@
 #define HAS_AVX_VNNI 1
 #endif
 #if defined(__AVX512F__) || defined(__AVX2__)
-#define HAS_INT8 1
+#define HAS_X86_INT8 1
 #if !defined(__clang__)  // false alarms in GCC 12's own header (PR 105593)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -27,12 +27,18 @@
 #define HAS_AVX512_BF16 1
 #endif
 #if (defined(__AMX_BF16__) || defined(__AMXBF16__)) && defined(__linux__)  // the latter by clang 14
-#define HAS_AMX 1
+#define HAS_AMX 1  // AMX-INT8, too
 #endif
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)  // vectors of 128 bits
 #define HAS_NEON_BF16 1
+#endif
+#if defined(__ARM_FEATURE_DOTPROD)
+#define HAS_NEON_DOT 1
+#endif
+#if HAS_NEON_BF16 || HAS_NEON_DOT
 #include <arm_neon.h>
 #endif
+#define HAS_INT8 (HAS_X86_INT8 || HAS_NEON_DOT)
 #define HAS_BF16_ISA (HAS_AVX512_BF16 || HAS_NEON_BF16)
 
 // W: numbers in a vector. BLOCK_ROWS × PANEL_VECTORS vectors: the block of C that a float32 micro-kernel holds in

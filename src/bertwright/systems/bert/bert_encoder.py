@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pkgutil import resolve_name
 from typing import Any, ClassVar, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -31,8 +32,9 @@ from bertwright.kernels.int8_linear import (
     ACTIVATIONS,
     LINEAR_NAMES,
     Int8EncoderArgs,
+    Int8Stack,
     int8_encoder,
-    make_layer,
+    make_stack,
 )
 from bertwright.kernels.reference import EmbeddingTables, LayerNormParams
 from bertwright.models.encoder import PaddedEncoder, TextEncoder
@@ -41,6 +43,7 @@ from bertwright.models.linear import Int8Linear, Linear, make_dropout
 from bertwright.models.packing import Packing, TokenBatch
 from bertwright.systems.bert.bert_config import BertConfig
 
+_STACKS: WeakKeyDictionary[nn.Module, Int8Stack] = WeakKeyDictionary()  # apart: a copied model has other addresses
 SITES_PER_LAYER = 3  # attention probabilities, attention output, feed-forward output; the embeddings are site 0
 
 
@@ -245,9 +248,17 @@ class BertEncoder(TextEncoder):
             activation=ACTIVATIONS.index(config.activation),
             eps=config.layer_norm_eps,
         )
-        modules = [getattr(layer, name) for layer in layers for name in LINEAR_NAMES]
-        norms = [layer_norm_params(norm) for layer in layers for norm in (layer.attention_norm, layer.output_norm)]
-        return int8_encoder(hidden, [make_layer(module.weight, module.bias) for module in modules], norms, args)
+        linears = [getattr(layer, name) for layer in layers for name in LINEAR_NAMES]
+        vectors = [linear.bias for linear in linears]
+        for layer in layers:
+            for norm in (layer.attention_norm, layer.output_norm):
+                vectors += [norm.weight, norm.bias]
+        addresses = [vector.data_ptr() for vector in (*vectors, *(linear.weight.values for linear in linears))]
+        stack = _STACKS.get(self)
+        if stack is None or stack.addresses != addresses:
+            weights = [linear.weight for linear in linears]
+            stack = _STACKS[self] = make_stack(weights, vectors, len(layers), addresses)
+        return int8_encoder(hidden, stack, args)
 
     def stack(self) -> list[Layer]:
         """Return the layers in the order in which they are computed; some systems use one several times."""
