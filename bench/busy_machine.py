@@ -1,16 +1,16 @@
-"""Pre-training beside busy programs: the fair share of tokens per second, and what sharing costs while nothing else runs.
+"""Pre-training beside busy programs: the fair share of the speed, and what sharing costs while nothing else runs.
 
     python bench/busy_machine.py [--store STORE] [--loads 2 4 6] [--rounds 3] [--seconds 3]
 
 The training is that of `make demo` (--config demo, size tiny), with real batches. A load of L is L processes that spin.
 C CPUs divided fairly among T threads of ours and L others give each thread C / (T + L) of a CPU, so the fair speed is
-that on a quiet machine times min(1, C / (T + L)). The share of it can exceed 1: beside other programs, threads that
-sleep while they wait get their turn sooner, and what waiting costs on a quiet machine is not lost. Tokens per CPU second
-show what spinning wastes, whatever the other programs get.
+that on a quiet machine times min(1, C / (T + L)). The share of it can exceed 1: the speed on a quiet machine contains
+waits, and beside other programs those are time in which a thread does not use up its turn. Tokens per CPU second, as a
+share of those on a quiet machine, show what spinning wastes.
 
 Contenders are processes of their own that take turns: "adapting" is the package, "spinning" the package without
 `share_cpus` (kernels/cpu_sharing.py), as it was before. A turn begins with --settle seconds that do not count. Quiet
-turns are also made with size mini. The speed of shared machines drifts: compare the ratios, which are of the same round.
+turns are also made with size mini. The speed of shared machines drifts: compare the ratios within a round.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Child:
 @contextmanager
 def spinning_processes(count: int) -> Iterator[None]:
     """Keep some processes busy until the block ends; if this process is killed, they end after ten minutes."""
-    spin = "import time\nwhile time.monotonic() < {}: pass".format(time.monotonic() + 600)
+    spin = f"import time\nwhile time.monotonic() < {time.monotonic() + 600}: pass"
     processes = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
     time.sleep(0.5)  # Python has started
     try:

@@ -94,8 +94,8 @@ def test_the_time_left_follows_the_recent_speed(monkeypatch: pytest.MonkeyPatch)
         now += 1 if step <= 600 else 8
         advance(1, "loss 2.5" if step % 2 == 0 else "")
     left = {int(line.split()[1]): line.rpartition(", ")[2] for line in printed}
-    assert left[510] == "8 min left"  # 490 steps, a second each
-    assert left[620] == "51 min left"  # 380 steps, eight seconds each
+    assert left[576] == "7 min left"  # 424 steps, a second each
+    assert left[618] == "51 min left"  # 382 steps, eight seconds each
 
 
 def test_the_time_left_counts_a_step_that_takes_longer_than_the_recent_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Sharing the CPUs with other programs: threads, time slices and results; speeds are measured by bench/busy_machine.py."""
+"""Sharing the CPUs with other programs: threads, time slices, results. bench/busy_machine.py measures the speed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ needs_libgomp = pytest.mark.skipif(
 
 
 def count_threads() -> int:
-    return len(os.listdir(cpu_sharing.TASKS))
+    return len([*cpu_sharing.TASKS.iterdir()])
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -50,18 +50,16 @@ def test_spinning_is_limited_while_threads_wait_for_cpus(monkeypatch: pytest.Mon
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     before = count_threads()
     with cpu_sharing.share_cpus(2):
-        wait_until(lambda: count_threads() > before + (os.cpu_count() or 1))
+        wait_until(lambda: count_threads() >= before + 3)  # a team, its owner, the watcher
         growth = 0.0
-        wait_until(lambda: count_threads() == before + 1)  # the one that watches
+        wait_until(lambda: count_threads() == before + 1)
         growth = 1.0
-        wait_until(lambda: count_threads() > before + (os.cpu_count() or 1))
+        wait_until(lambda: count_threads() >= before + 3)
     wait_until(lambda: count_threads() == before)
 
 
 @pytest.mark.parametrize("variable", [{"GOMP_SPINCOUNT": "77"}, {"OMP_WAIT_POLICY": "active"}])
-def test_the_users_choice_of_waiting_is_not_changed(
-    monkeypatch: pytest.MonkeyPatch, variable: dict[str, str]
-) -> None:
+def test_the_users_choice_of_waiting_is_not_changed(monkeypatch: pytest.MonkeyPatch, variable: dict[str, str]) -> None:
     for name, value in variable.items():
         monkeypatch.setenv(name, value)
     before = count_threads()
@@ -101,7 +99,7 @@ def test_results_do_not_depend_on_limited_spinning() -> None:
     try:
         left, right = torch.randn(257, 384), torch.randn(384, 300)
         free = left @ right
-        with cpu_sharing.limited_spinning():
+        with cpu_sharing.limited_spinning(2):
             limited = [left @ right for _ in range(20)]
         assert all(torch.equal(free, product) for product in limited)
     finally:

@@ -21,7 +21,7 @@ from bertwright.kernels.compile import bundled_openmp
 CHECK_EVERY_S = 1.0
 # Seconds per second that the threads of this process wait for a CPU, all together: above the first the machine is busy,
 # below the second no longer. The thread that makes batches waits too, beside OpenMP's spinning ones on a free machine.
-BUSY_DELAY, CALM_DELAY = 0.4, 0.1
+BUSY_DELAY, CALM_DELAY = 0.4, 0.2
 SHORT_SLICE_NS = 100_000  # the shortest time slice that Linux grants
 SETATTR_GETATTR = {"x86_64": (314, 315), "aarch64": (274, 275)}  # system calls, for which glibc 2.40 has no functions
 TASKS = Path("/proc/self/task")
@@ -49,7 +49,7 @@ def share_cpus(threads: int) -> Iterator[None]:
         yield
         return
     over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(over,), name="CPU sharing", daemon=True)
+    watcher = threading.Thread(target=_watch, args=(threads, over), name="CPU sharing", daemon=True)
     _set_slices(SHORT_SLICE_NS)
     if _may_limit_spinning():
         watcher.start()
@@ -71,7 +71,7 @@ def _may_limit_spinning() -> bool:
     return not is_users and library is not None and library.name.startswith("libgomp")
 
 
-def _watch(over: threading.Event) -> None:
+def _watch(threads: int, over: threading.Event) -> None:
     """Limit the spinning of OpenMP's threads while the machine is busy, until the event `over`."""
     limited, delay, since = False, cpu_delay(), time.perf_counter()
     with ExitStack() as limit:
@@ -79,7 +79,7 @@ def _watch(over: threading.Event) -> None:
             delay_before, delay, since_before, since = delay, cpu_delay(), since, time.perf_counter()
             busy = delay - delay_before > (CALM_DELAY if limited else BUSY_DELAY) * (since - since_before)
             if busy and not limited:
-                limit.enter_context(limited_spinning())
+                limit.enter_context(limited_spinning(threads))
             elif limited and not busy:
                 limit.close()
             limited = busy
@@ -95,17 +95,17 @@ def cpu_delay() -> float:
 
 
 @contextmanager
-def limited_spinning() -> Iterator[None]:
-    """Let libgomp's threads sleep after 100 spins until the block ends, as they do if they outnumber the CPUs.
+def limited_spinning(threads: int) -> Iterator[None]:
+    """Let libgomp's `threads` threads sleep after 100 spins until the block ends, as if they outnumbered the CPUs.
 
-    libgomp documents this under GOMP_SPINCOUNT, and has no function for the count. The threads that make them outnumber
-    the CPUs are of a team that computes nothing; they sleep, and end with the thread that has started them.
+    libgomp documents this under GOMP_SPINCOUNT, and has no function for the count. The threads that make all of them
+    outnumber the CPUs are of a team that computes nothing; they sleep, and end with the thread that has started them.
     """
     openmp, body = ctypes.CDLL(str(bundled_openmp())), ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p)
-    size, over = ctypes.c_uint((os.cpu_count() or 1) + 1), threading.Event()
+    team, over = ctypes.c_uint(max(2, len(os.sched_getaffinity(0)) - threads + 2)), threading.Event()
 
     def hold() -> None:
-        openmp.GOMP_parallel(body, None, size, ctypes.c_uint(0))
+        openmp.GOMP_parallel(body, None, team, ctypes.c_uint(0))
         over.wait()
 
     holder = threading.Thread(target=hold, name="limited spinning", daemon=True)
@@ -126,9 +126,9 @@ def _set_slices(nanoseconds: int) -> None:
         return
     setattr_call, getattr_call = SETATTR_GETATTR[platform.machine()]
     syscall, size = ctypes.CDLL(None).syscall, ctypes.sizeof(SchedAttr)
-    for task in map(int, os.listdir(TASKS)):
-        attributes = SchedAttr()
-        found = syscall(getattr_call, task, ctypes.byref(attributes), size, 0) == 0
+    for task in TASKS.iterdir():
+        thread, attributes = int(task.name), SchedAttr()
+        found = syscall(getattr_call, thread, ctypes.byref(attributes), size, 0) == 0
         if found and attributes.policy == os.SCHED_OTHER:
             attributes.runtime = nanoseconds
-            syscall(setattr_call, task, ctypes.byref(attributes), 0)
+            syscall(setattr_call, thread, ctypes.byref(attributes), 0)
