@@ -85,6 +85,29 @@ def test_steps_of_a_training_run_are_lines_away_from_a_terminal(monkeypatch: pyt
         assert re.fullmatch(r"step 15 of 20: loss 2\.5, \d+ s left\n", printed)
 
 
+def test_the_time_left_follows_the_recent_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After ten minutes at one step per second, other programs slow the run to one step in eight seconds."""
+    now, printed = 0.0, list[str]()
+    monkeypatch.setattr(reporter.time, "perf_counter", lambda: now)
+    advance = reporter.report_steps(printed.append, 1_000, 0)
+    for step in range(1, 621):
+        now += 1 if step <= 600 else 8
+        advance(1, "loss 2.5" if step % 2 == 0 else "")
+    left = {int(line.split()[1]): line.rpartition(", ")[2] for line in printed}
+    assert left[576] == "7 min left"  # 424 steps, a second each
+    assert left[618] == "51 min left"  # 382 steps, eight seconds each
+
+
+def test_the_time_left_counts_a_step_that_takes_longer_than_the_recent_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, printed = 0.0, list[str]()
+    monkeypatch.setattr(reporter.time, "perf_counter", lambda: now)
+    advance = reporter.report_steps(printed.append, 10, 0)
+    for _ in range(4):
+        now += 5 * reporter.RECENT_S
+        advance(1, "loss 2.5")
+    assert printed[-1] == "step 4 of 10: loss 2.5, 30 min left"
+
+
 def test_a_table_that_may_be_cut_shows_the_columns_that_fit() -> None:
     columns, row = ("", "text", *map(str, range(20))), ("1", "some text", *("0.125" for _ in range(20)))
     on = text_reporter(76)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import IO, Any, Literal, NamedTuple, Protocol
@@ -16,6 +17,8 @@ from bertwright.base.messages import escape_control, format_duration
 
 Unit = Literal["items", "bytes", "steps"]
 PRINT_EVERY_S = 30.0  # between lines about the steps of a training run, where no line is live
+RECENT_S = 60.0  # seconds of work whose speed tells the time left: other programs may start and end during a run
+RECENT_SHARE = 0.1  # of the time so far; the longer of both counts, so that a long run's evaluations average out
 
 
 ProgressCallback = Callable[[int], None]  # gets the amount done since the previous call
@@ -94,18 +97,25 @@ def no_progress() -> Iterator[Advance]:
 def report_steps(write: Callable[[str], None], steps: int, done: int) -> Advance:
     """Return a function that writes, at most every `PRINT_EVERY_S`, the step, its figures and the time left.
 
-    `done`: steps before this process.
+    The time left is that of the remaining steps at the recent speed. `done`: steps before this process.
     """
-    first = step = done
-    started = last = time.perf_counter()
+    step, started = done, time.perf_counter()
+    printed, recent = started, deque([(started, done)])
 
     def advance(amount: int, text: str = "", /) -> None:
-        nonlocal step, last
+        nonlocal step, printed
         step += amount
-        if text and (now := time.perf_counter()) - last > PRINT_EVERY_S:
-            left = format_duration((steps - step) * (now - started) / (step - first))
+        if not text:
+            return
+        now = time.perf_counter()
+        recent.append((now, step))
+        while len(recent) > 2 and now - recent[1][0] >= max(RECENT_S, RECENT_SHARE * (now - started)):
+            recent.popleft()
+        if now - printed > PRINT_EVERY_S:
+            before, first = recent[0]
+            left = format_duration((steps - step) * (now - before) / (step - first))
             write(f"step {step:,} of {steps:,}: {text}, {left} left")
-            last = now
+            printed = now
 
     return advance
 

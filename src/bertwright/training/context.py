@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 
 from bertwright.kernels.cpu import available_cpus, configure_malloc, restore_malloc, vendor
+from bertwright.kernels.cpu_sharing import share_cpus
 from bertwright.kernels.native_library import triton_available, triton_problems
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.distributed import process_group
@@ -121,6 +122,7 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
         torch.set_num_threads(threads)
         stack.callback(restore_malloc)
         configure_malloc()
+        stack.enter_context(share_cpus(threads))
         if on_gpu:
             stack.enter_context(_deterministic_algorithms())
             stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state(device), device)  # dropout seeds it

@@ -30,7 +30,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bertwright.base.messages import escape_control
-from bertwright.base.reporter import Advance, Fields, Heading, Line, Minor, Outputs, Rows, Unit, report_steps
+from bertwright.base.reporter import RECENT_S, Advance, Fields, Heading, Line, Minor, Outputs, Rows, Unit, report_steps
 
 WIDTH_OF_FILES = 120  # columns in a pipe or a file, unless COLUMNS is set
 FIXED_WIDTH, NUMBER_WIDTH = 36, 8  # terminal columns of what a table that may be cut always has, and of a number
@@ -62,8 +62,9 @@ class TerminalReporter:
             yield report_steps(partial(say, self.console), size or 0, done)
             return
         with Progress(
-            *columns_of(unit), console=self.console, disable=not self.console.is_terminal, transient=True
-        ) as bar:
+            *columns_of(unit), console=self.console, disable=not self.console.is_terminal, transient=True,
+            speed_estimate_period=RECENT_S,
+        ) as bar:  # fmt: skip
             task = bar.add_task(escape_control(what), total=size, completed=done, text="")
 
             def advance(amount: int, text: str = "", /) -> None:

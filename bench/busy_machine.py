@@ -1,0 +1,177 @@
+"""Pre-training beside busy programs: the fair share of the speed, and what sharing costs while nothing else runs.
+
+    python bench/busy_machine.py [--store STORE] [--loads 2 4 6] [--rounds 3] [--seconds 3]
+
+The training is that of `make demo` (--config demo, size tiny), with real batches. A load of L is L processes that spin.
+C CPUs divided fairly among T threads of ours and L others give each thread C / (T + L) of a CPU, so the fair speed is
+that on a quiet machine times min(1, C / (T + L)). The share of it can exceed 1: the speed on a quiet machine contains
+waits, and beside other programs those are time in which a thread does not use up its turn. Tokens per CPU second, as a
+share of those on a quiet machine, show what spinning wastes.
+
+Contenders are processes of their own that take turns: "adapting" is the package, "spinning" the package without
+`share_cpus` (kernels/cpu_sharing.py), as it was before. A turn begins with --settle seconds that do not count. Quiet
+turns are also made with size mini. The speed of shared machines drifts: compare the ratios within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).resolve().parents[1]
+CONTENDERS = ("adapting", "spinning")
+
+
+def make_store(folder: Path) -> Path:
+    """Make the token store of `make demo`."""
+    bertwright = [sys.executable, "-m", "bertwright"]
+    corpus, vocabulary, store = folder / "corpus.txt", folder / "vocabulary", folder / "store"
+    prepare = ["prepare", str(corpus), "--vocabulary", str(vocabulary), "--held-out", "0.05", "--store", str(store)]
+    for command in (
+        [sys.executable, str(ROOT / "demo" / "corpus.py"), str(corpus)],
+        [*bertwright, "vocabulary", str(corpus), "--size", "6000", "--output", str(vocabulary)],
+        [*bertwright, *prepare],
+    ):
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return store
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """For each number read, train so many seconds; print the tokens, the seconds and the CPU seconds."""
+    import bertwright.training.context as context_module
+    from bertwright.base.reporter import MUTE
+    from bertwright.cli.options import read_settings
+    from bertwright.cli.verbs import VERBS
+    from bertwright.pretraining.run import open_run
+    from bertwright.training.loop import train_steps
+    from bertwright.training.prefetch import prefetch
+
+    if arguments.serve == "spinning":
+        context_module.share_cpus = lambda _: nullcontext()
+    verb = next(verb for verb in VERBS if verb.name == "pretrain")
+    run = str(arguments.store.parent / f"run-{os.getpid()}")
+    options = ["--config", "demo", "--size", arguments.size, "--store", str(arguments.store), "--run", run]
+    options += ["--steps", "1000000", "--threads", str(arguments.threads)]
+    settings = read_settings(verb.load_settings(), "pretrain", options, verb.example, verb.usual.split())
+    with context_module.execution_context(settings.device) as context:
+        spec = open_run(settings, context, MUTE).spec()
+        results = train_steps(spec.loss, prefetch(spec.batches(0)), spec.optimizer, spec.schedule)
+        for line in sys.stdin:
+            started, cpu_started, tokens = time.perf_counter(), time.process_time(), 0.0
+            while (seconds := time.perf_counter() - started) < float(line):
+                tokens += next(results).sums["tokens"]
+            print(json.dumps([tokens, seconds, time.process_time() - cpu_started]), flush=True)
+
+
+class Child:
+    """The process of one contender."""
+
+    def __init__(self, contender: str, size: str, chosen: argparse.Namespace) -> None:
+        command = [sys.executable, __file__, "--serve", contender, "--size", size, "--store", str(chosen.store)]
+        command += ["--threads", str(chosen.threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def train(self, seconds: float) -> tuple[float, float]:
+        """Train for some seconds; return the tokens per second and the tokens per CPU second."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{seconds}\n")
+        self.process.stdin.flush()
+        tokens, taken, cpu = json.loads(self.process.stdout.readline())
+        return tokens / taken, tokens / cpu
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+@contextmanager
+def spinning_processes(count: int) -> Iterator[None]:
+    """Keep some processes busy until the block ends; if this process is killed, they end after ten minutes."""
+    spin = f"import time\nwhile time.monotonic() < {time.monotonic() + 600}: pass"
+    processes = [subprocess.Popen([sys.executable, "-c", spin]) for _ in range(count)]
+    time.sleep(0.5)  # Python has started
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+Turns = dict[tuple[int, str], list[tuple[float, float]]]
+"""Tokens per second and per CPU second of each round, by load and contender."""
+
+
+def take_turns(size: str, loads: list[int], rounds: int, chosen: argparse.Namespace) -> Turns:
+    """Let the contenders train in turns under each load."""
+    turns: Turns = defaultdict(list)
+    with ExitStack() as stack:
+        children = {name: Child(name, size, chosen) for name in CONTENDERS}
+        for child in children.values():
+            stack.callback(child.close)
+            child.train(1.0)
+        for number in range(rounds):
+            for load in loads:
+                with spinning_processes(load):
+                    for name in CONTENDERS[:: 1 if number % 2 else -1]:
+                        children[name].train(chosen.settle)
+                        turns[load, name].append(children[name].train(chosen.seconds))
+    return turns
+
+
+def main() -> None:
+    from bertwright.kernels.cpu import available_cpus
+    from environment import RESULTS, append_result, describe_machine, format_range, format_ratio, make_parser
+
+    parser = make_parser(__doc__)
+    parser.add_argument("--store", type=Path, help="a token store; default: that of `make demo` is made")
+    parser.add_argument("--loads", nargs="+", type=int, default=[2, 4, 6])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quiet-rounds", type=int, default=8, help="of each size, without a load")
+    parser.add_argument("--seconds", type=float, default=3, help="of a turn")
+    parser.add_argument("--settle", type=float, default=1.5, help="seconds of a turn that do not count")
+    parser.add_argument("--threads", type=int, default=available_cpus(), help="of a training")
+    parser.add_argument("--serve", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("--size", default="tiny", help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve:
+        serve(chosen)
+        return
+    print(describe_machine(chosen.threads))
+    with TemporaryDirectory() as folder:
+        chosen.store = chosen.store or make_store(Path(folder))
+        quiet = {size: take_turns(size, [0], chosen.quiet_rounds, chosen) for size in ("tiny", "mini")}
+        loaded = take_turns("tiny", chosen.loads, chosen.rounds, chosen)
+    for size, turns in quiet.items():
+        speeds = {name: [speed for speed, _ in turns[0, name]] for name in CONTENDERS}
+        ratio = format_ratio([1 / speed for speed in speeds["spinning"]], [1 / speed for speed in speeds["adapting"]])
+        print(f"{size}, quiet: {format_range(speeds['adapting'], ',.0f')} tokens/s, {ratio} × spinning")
+    full = {index: max(statistics.median(turn[index] for turn in quiet["tiny"][0, name]) for name in CONTENDERS)
+            for index in (0, 1)}  # fmt: skip
+    print("\n| load | contender | tokens/s | share of the fair speed | tokens per CPU second, of quiet |")
+    print("|---:|---|---:|---:|---:|")
+    for (load, name), turns in loaded.items():
+        fair = full[0] * min(1, available_cpus() / (chosen.threads + load))
+        shares, per_cpu = [speed / fair for speed, _ in turns], [cpu / full[1] for _, cpu in turns]
+        speed = format_range([speed for speed, _ in turns], ",.0f")
+        print(f"| {load} | {name} | {speed} | {format_range(shares)} | {format_range(per_cpu)} |", flush=True)
+    measured = {f"{size}, load {load}, {name}": values for size, turns in [*quiet.items(), ("tiny", loaded)]
+                for (load, name), values in turns.items()}  # fmt: skip
+    result = {"options": vars(chosen) | {"store": None}, "tokens_per_s_and_per_cpu_s": measured}
+    append_result(RESULTS / "busy_machine.jsonl", result, chosen.threads)
+
+
+if __name__ == "__main__":
+    main()

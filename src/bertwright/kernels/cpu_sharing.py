@@ -1,0 +1,134 @@
+"""Sharing the CPUs with other programs: how long OpenMP's threads spin, and how often the kernel may switch them.
+
+A small model's step is hundreds of short parallel regions, and at the end of each a thread waits for the others. While
+the CPUs are free, spinning is fastest. While other programs use them, the thread that is waited for may not be
+running, and spinning spends the CPU time that it needs (docs/decisions/33-busy-machines.md).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from bertwright.kernels.compile import bundled_openmp
+
+CHECK_EVERY_S = 1.0
+# Seconds per second that the threads of this process wait for a CPU, all together: above the first the machine is busy,
+# below the second no longer. The thread that makes batches waits too, beside OpenMP's spinning ones on a free machine.
+BUSY_DELAY, CALM_DELAY = 0.4, 0.2
+SHORT_SLICE_NS = 100_000  # the shortest time slice that Linux grants
+SETATTR_GETATTR = {"x86_64": (314, 315), "aarch64": (274, 275)}  # system calls, for which glibc 2.40 has no functions
+TASKS = Path("/proc/self/task")
+
+
+class SchedAttr(ctypes.Structure):
+    """`struct sched_attr` of Linux, first version."""
+
+    _fields_ = (
+        ("size", ctypes.c_uint32), ("policy", ctypes.c_uint32), ("flags", ctypes.c_uint64), ("nice", ctypes.c_int32),
+        ("priority", ctypes.c_uint32), ("runtime", ctypes.c_uint64), ("deadline", ctypes.c_uint64),
+        ("period", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+@contextmanager
+def share_cpus(threads: int) -> Iterator[None]:
+    """Adapt this process to other programs until the block ends. Results do not depend on it.
+
+    Two things change, on Linux, if the process computes with several threads. While they have to wait for CPUs, they no
+    longer spin, unless the user has set how they wait. And their time slices are short (Linux 6.12): their share of the
+    CPUs stays, but a thread that is woken gets its turn sooner, so that the others wait less for it.
+    """
+    if threads == 1 or not TASKS.is_dir():
+        yield
+        return
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(threads, over), name="CPU sharing", daemon=True)
+    _set_slices(SHORT_SLICE_NS)
+    if _may_limit_spinning():
+        watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if watcher.ident is not None:
+            watcher.join()
+        _set_slices(0)
+
+
+def _may_limit_spinning() -> bool:
+    """Return whether torch's OpenMP library is libgomp, and its spinning is not a choice of the user."""
+    from bertwright import SPIN_COUNT
+
+    is_users = os.environ.get("GOMP_SPINCOUNT", str(SPIN_COUNT)) != str(SPIN_COUNT) or "OMP_WAIT_POLICY" in os.environ
+    library = bundled_openmp()
+    return not is_users and library is not None and library.name.startswith("libgomp")
+
+
+def _watch(threads: int, over: threading.Event) -> None:
+    """Limit the spinning of OpenMP's threads while the machine is busy, until the event `over`."""
+    limited, delay, since = False, cpu_delay(), time.perf_counter()
+    with ExitStack() as limit:
+        while not over.wait(CHECK_EVERY_S):
+            delay_before, delay, since_before, since = delay, cpu_delay(), since, time.perf_counter()
+            busy = delay - delay_before > (CALM_DELAY if limited else BUSY_DELAY) * (since - since_before)
+            if busy and not limited:
+                limit.enter_context(limited_spinning(threads))
+            elif limited and not busy:
+                limit.close()
+            limited = busy
+
+
+def cpu_delay() -> float:
+    """Return the seconds that the threads of this process have been ready to run while others had the CPUs."""
+    nanoseconds = 0
+    for task in TASKS.iterdir():
+        with suppress(OSError, IndexError, ValueError):  # a thread that has ended; a kernel without these statistics
+            nanoseconds += int((task / "schedstat").read_text(encoding="ascii").split()[1])
+    return nanoseconds / 1e9
+
+
+@contextmanager
+def limited_spinning(threads: int) -> Iterator[None]:
+    """Let libgomp's `threads` threads sleep after 100 spins until the block ends, as if they outnumbered the CPUs.
+
+    libgomp documents this under GOMP_SPINCOUNT, and has no function for the count. The threads that make all of them
+    outnumber the CPUs are of a team that computes nothing; they sleep, and end with the thread that has started them.
+    """
+    openmp, body = ctypes.CDLL(str(bundled_openmp())), ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p)
+    team, over = ctypes.c_uint(max(2, len(os.sched_getaffinity(0)) - threads + 2)), threading.Event()
+
+    def hold() -> None:
+        openmp.GOMP_parallel(body, None, team, ctypes.c_uint(0))
+        over.wait()
+
+    holder = threading.Thread(target=hold, name="limited spinning", daemon=True)
+    holder.start()
+    try:
+        yield
+    finally:
+        over.set()
+        holder.join()
+
+
+def _set_slices(nanoseconds: int) -> None:
+    """Set the time slice of this process's threads, which later ones inherit; 0: the system's default.
+
+    A system that has no time slices of threads ignores or denies this.
+    """
+    if platform.machine() not in SETATTR_GETATTR:
+        return
+    setattr_call, getattr_call = SETATTR_GETATTR[platform.machine()]
+    syscall, size = ctypes.CDLL(None).syscall, ctypes.sizeof(SchedAttr)
+    for task in TASKS.iterdir():
+        thread, attributes = int(task.name), SchedAttr()
+        found = syscall(getattr_call, thread, ctypes.byref(attributes), size, 0) == 0
+        if found and attributes.policy == os.SCHED_OTHER:
+            attributes.runtime = nanoseconds
+            syscall(setattr_call, thread, ctypes.byref(attributes), 0)

@@ -1,0 +1,112 @@
+"""Sharing the CPUs with other programs: threads, time slices, results. bench/busy_machine.py measures the speed."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import bertwright
+from bertwright.kernels import cpu_sharing
+from bertwright.kernels.compile import bundled_openmp
+
+pytestmark = pytest.mark.skipif(not cpu_sharing.TASKS.is_dir(), reason="only Linux lists the threads of a process")
+needs_libgomp = pytest.mark.skipif(
+    sys.platform != "linux" or not str(bundled_openmp()).rpartition("/")[2].startswith("libgomp"), reason="no libgomp"
+)
+
+
+def count_threads() -> int:
+    return len([*cpu_sharing.TASKS.iterdir()])
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+@needs_libgomp
+def test_spinning_is_limited_while_threads_wait_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads that limit it start when the delay grows, and end when it grows no longer."""
+    delay, growth = 0.0, 1.0
+
+    def grow() -> float:
+        nonlocal delay
+        delay += growth
+        return delay
+
+    monkeypatch.setattr(cpu_sharing, "CHECK_EVERY_S", 0.01)
+    monkeypatch.setattr(cpu_sharing, "cpu_delay", grow)
+    monkeypatch.setenv("GOMP_SPINCOUNT", str(bertwright.SPIN_COUNT))
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    before = count_threads()
+    with cpu_sharing.share_cpus(2):
+        wait_until(lambda: count_threads() >= before + 3)  # a team, its owner, the watcher
+        growth = 0.0
+        wait_until(lambda: count_threads() == before + 1)
+        growth = 1.0
+        wait_until(lambda: count_threads() >= before + 3)
+    wait_until(lambda: count_threads() == before)
+
+
+@pytest.mark.parametrize("variable", [{"GOMP_SPINCOUNT": "77"}, {"OMP_WAIT_POLICY": "active"}])
+def test_the_users_choice_of_waiting_is_not_changed(monkeypatch: pytest.MonkeyPatch, variable: dict[str, str]) -> None:
+    for name, value in variable.items():
+        monkeypatch.setenv(name, value)
+    before = count_threads()
+    with cpu_sharing.share_cpus(2):
+        assert count_threads() == before
+
+
+def test_one_thread_changes_nothing() -> None:
+    before = count_threads(), slice_of_this_thread()
+    with cpu_sharing.share_cpus(1):
+        assert (count_threads(), slice_of_this_thread()) == before
+
+
+def slice_of_this_thread() -> int:
+    """Return the time slice in nanoseconds; 0 if the kernel has none of its own for each thread."""
+    attributes = cpu_sharing.SchedAttr()
+    call = cpu_sharing.SETATTR_GETATTR[platform.machine()][1]
+    assert ctypes.CDLL(None).syscall(call, 0, ctypes.byref(attributes), ctypes.sizeof(attributes), 0) == 0
+    return int(attributes.runtime)
+
+
+@pytest.mark.skipif(platform.machine() not in cpu_sharing.SETATTR_GETATTR, reason="a processor without known calls")
+def test_time_slices_are_short_until_the_block_ends() -> None:
+    before, priority = slice_of_this_thread(), os.nice(0)
+    if before == 0:
+        pytest.skip("Linux before 6.12, or a sandbox")
+    with cpu_sharing.share_cpus(2):
+        assert slice_of_this_thread() == cpu_sharing.SHORT_SLICE_NS
+        assert os.nice(0) == priority
+    assert slice_of_this_thread() == before
+
+
+@needs_libgomp
+def test_results_do_not_depend_on_limited_spinning() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        left, right = torch.randn(257, 384), torch.randn(384, 300)
+        free = left @ right
+        with cpu_sharing.limited_spinning(2):
+            limited = [left @ right for _ in range(20)]
+        assert all(torch.equal(free, product) for product in limited)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_delay_never_shrinks() -> None:
+    delays = [cpu_sharing.cpu_delay() for _ in range(5)]
+    assert all(early <= late for early, late in itertools.pairwise(delays))
+    assert delays[0] >= 0
