@@ -28,7 +28,7 @@ RATES = ("5e-4", "1e-3", "2e-3")
 PRETRAININGS, FINETUNINGS = 3, 5
 SHAPE = (
     "--size mini --max-positions 64 --max-length 64 --batch-size 16 --long-ratio 0 --hidden-dropout 0 "
-    "--attention-dropout 0 --warmup-ratio 0.05 --bias-correction --eval-every 1000000"
+    "--attention-dropout 0 --warmup-ratio 0.05 --bias-correction --eval-every 1000000 --save-every 250"
 )
 DEVICE = "--device cpu --threads 1 --dtype float32"
 SHORT, LONG = 20, 120  # steps of the runs that are timed
@@ -73,7 +73,7 @@ def finetune(run: Path, task: str, seed: int) -> dict[str, dict[str, float]]:
     kind, train, dev, test = task.split(":")
     tuned = run.parent / f"{run.name}-{Path(train).parent.name}-{seed}"
     files = f"--task {kind} --train {train} --dev {dev} --test {test}"
-    bertwright(f"finetune {files} --model {run} --epochs 3 --max-length 64 --learning-rate 2e-4 --seed {seed} {DEVICE}", tuned)
+    bertwright(f"finetune {files} --model {run} --epochs 3 --max-length 64 --learning-rate 2e-4 --seed {seed} --no-linear-floor {DEVICE}", tuned)
     scores: dict[str, dict[str, float]] = read_json(tuned / "report.json")["scores"]
     return scores
 
