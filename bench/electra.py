@@ -73,7 +73,8 @@ def finetune(run: Path, task: str, seed: int) -> dict[str, dict[str, float]]:
     kind, train, dev, test = task.split(":")
     tuned = run.parent / f"{run.name}-{Path(train).parent.name}-{seed}"
     files = f"--task {kind} --train {train} --dev {dev} --test {test}"
-    bertwright(f"finetune {files} --model {run} --epochs 3 --max-length 64 --learning-rate 2e-4 --seed {seed} --no-linear-floor {DEVICE}", tuned)
+    settings = f"--epochs 3 --max-length 64 --learning-rate 2e-4 --seed {seed} --no-linear-floor"
+    bertwright(f"finetune {files} --model {run} {settings} {DEVICE}", tuned)
     scores: dict[str, dict[str, float]] = read_json(tuned / "report.json")["scores"]
     return scores
 

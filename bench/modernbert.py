@@ -3,10 +3,10 @@
 Both have the same weights in the shape of ModernBERT-base with 6 of its 22 layers (the share of layers with windows is
 the same). Texts of several lengths: states alone, and states with the gradients of all weights. `transformers` reads
 each set in its fastest way, which a first round chooses: one text at a time, so without padding, or padded batches of
-texts of similar length. The contenders take turns; a ratio is that within a round. The third contender computes only the
-products of our linear layers, with the same rows: `transformers` beside it is the bound of the ratio, which no work on
-anything else can pass. The memory is the peak of a process of its own that reads one text of 8,192 tokens with all 22
-layers.
+texts of similar length. The contenders take turns; a ratio is that within a round. The third contender computes only
+the products of our linear layers, with the same rows: `transformers` beside it is the bound of the ratio, which no work
+on anything else can pass. The memory is the peak of a process of its own that reads one text of 8,192 tokens with all
+22 layers.
 
     python bench/modernbert.py [--rounds 5] [--longest 2048] [--output FILE]
 """

@@ -1,4 +1,4 @@
-"""Pre-training of DistilBERT, ALBERT and MPNet: from random weights, resumed to the bit, and from a folder's weights."""
+"""Pre-training of DistilBERT, ALBERT and MPNet: from random weights and a folder's, resumed to the bit."""
 
 from __future__ import annotations
 

@@ -274,8 +274,8 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Compute T A D from `operands`: qkv T 3 A D, or q Tq A D and kv Tkv 2 A D; all contiguous.
 
-    `bias`: as in `biased_attention`. Returns the result, and the logarithm of each softmax's sum, T A float32, which the
-    backward pass needs.
+    `bias`: as in `biased_attention`. Returns the result, and the logarithm of each softmax's sum, T A float32, which
+    the backward pass needs.
     """
     q, k, v = split(operands)
     cu_q, cu_k, max_q, max_k = sequences

@@ -77,7 +77,9 @@ class FamilyMaskedLM(MaskedLM):
 
         config = settings.config_of(find_architecture(self.model_type).config, vocab_size)
         check_memory(config)
-        return new_bert(settings, config, seed, self.model_class) if self.has_schemes else self.model_class(config, seed)
+        if self.has_schemes:
+            return new_bert(settings, config, seed, self.model_class)
+        return self.model_class(config, seed)
 
     def describe_initialization(self, settings: ModelSettings, model: MaskedLanguageModel) -> str:
         if self.has_schemes:

@@ -189,11 +189,12 @@ class ModernBertLayer(Layer):
     def transform(self, context: Tensor, hidden: Tensor, packing: Packing, positions: Tensor | None) -> Tensor:
         """Compute all of the layer behind attention, token by token, from its context and the layer's input: R × H."""
         config, site = self.config, self.first_site
-        drops = [make_dropout(self, rate, packing, positions) for rate in (config.attention_dropout, config.mlp_dropout)]
-        hidden = hidden + dropout(self.attention_output(context), drops[0], site + 1)
+        drop = make_dropout(self, config.attention_dropout, packing, positions)
+        hidden = hidden + dropout(self.attention_output(context), drop, site + 1)
         activated, gate = self.intermediate(normalize(self.feed_forward_norm, hidden)).float().chunk(2, -1)  # T F
         gated = (activate(activated, config.activation) * gate).to(hidden.dtype)
-        output: Tensor = self.output(dropout(gated, drops[1], site + 2))
+        drop = make_dropout(self, config.mlp_dropout, packing, positions)
+        output: Tensor = self.output(dropout(gated, drop, site + 2))
         return hidden + output
 
     def project(self, hidden: Tensor, packing: Packing) -> Tensor:
