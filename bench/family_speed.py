@@ -18,7 +18,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -140,8 +140,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[below], ordered[count - 1 - below]
 
 
-def measure(options: argparse.Namespace) -> dict[str, Figures]:
-    """Return, for each kind of work and each contender, the median seconds, the median ratio and its interval."""
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Figures]]:
+    """Yield each kind of work with its figures: of each contender the median seconds, the median ratio, its interval."""
     batch, models = make_batch(options.texts, seed=1).to(options.device), encoders()
     for encoder in models.values():
         encoder.sparse_gradients = True
@@ -149,12 +149,11 @@ def measure(options: argparse.Namespace) -> dict[str, Figures]:
         if options.device == "cuda":
             encoder.compute_dtype = torch.bfloat16
     clock = time.perf_counter if options.device == "cuda" else time.process_time
-    results: dict[str, Figures] = {}
     for name, work in (("states", read), ("states and gradients", train)):
         contenders: dict[str, Callable[[], object]] = {
             system: partial(run, work, encoder, batch, options.device) for system, encoder in models.items()
         }
-        results[name] = compare(contenders, options.rounds, clock)
+        yield name, compare(contenders, options.rounds, clock)
     if options.device == "cpu":
         shown = f"vocabulary of {VOCABULARY:,}"
         steps = {
@@ -163,13 +162,12 @@ def measure(options: argparse.Namespace) -> dict[str, Figures]:
             f"vocabulary of {LARGE_VOCABULARY:,}, no weight decay": make_step(LARGE_VOCABULARY, 0.0),
             f"{shown} again": make_step(VOCABULARY),
         }
-        results["steps of fine-tuning, L6 H384"] = compare(steps, options.rounds // 3, clock)
-    return results
+        yield "steps of fine-tuning, L6 H384", compare(steps, options.rounds // 3, clock)
 
 
 def compare(contenders: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> Figures:
-    """Return the figures of each contender, after two rounds that do not count."""
-    sandwich(contenders, 2, clock)
+    """Return the figures of each contender, after a round that does not count."""
+    sandwich(contenders, 1, clock)
     return {name: summarize(pairs) for name, pairs in sandwich(contenders, rounds, clock).items()}
 
 
@@ -188,22 +186,23 @@ def summarize(pairs: list[tuple[float, float]]) -> dict[str, float]:
 def main() -> None:
     """Print the ratios, and write all figures."""
     parser = make_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=18)
     parser.add_argument("--texts", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     use_threads(1)
     configure_malloc()
-    results, machine = measure(options), describe_machine(1, options.device)
+    results, machine = dict[str, Figures](), describe_machine(1, options.device)
     dtype, clock = ("bfloat16", "seconds") if options.device == "cuda" else ("float32", "CPU seconds of one thread")
     setting = f"L4 H768, no dropout, {dtype}, {options.texts} texts, {options.rounds} rounds, {clock}"
-    write_json(options.output, {"machine": machine, "commit": commit(), "setting": setting, "results": results})
     print(machine, setting, sep="\n")
-    for work, systems in results.items():
+    for work, figures in measure(options):
+        results[work] = figures
+        write_json(options.output, {"machine": machine, "commit": commit(), "setting": setting, "results": results})
         print(work)
-        for name, one in systems.items():
-            print(f"  {name}: {one['ratio']:.3f} ({one['ratio from']:.3f} to {one['ratio to']:.3f})")
+        for name, one in figures.items():
+            print(f"  {name}: {one['ratio']:.3f} ({one['ratio from']:.3f} to {one['ratio to']:.3f})", flush=True)
 
 
 if __name__ == "__main__":
