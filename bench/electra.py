@@ -1,6 +1,6 @@
 """Compare ELECTRA's objective with the masked LM at equal time, as bench/plans/electra.md says.
 
-    python bench/electra.py --store STORE --tasks TASK:TRAIN:DEV:TEST ... --work FOLDER --steps 1500
+    python bench/electra.py --store STORE --tasks TASK:TRAIN:DEV:TEST ... --work FOLDER --steps 1000
 
 Each run is a command of bertwright in the folder of its work; a run that is finished is not repeated, and one that was
 interrupted resumes, so that the same command continues after any interruption. Equal time is equal CPU time: other jobs
@@ -25,7 +25,7 @@ from environment import commit, describe_machine, make_parser
 
 OBJECTIVES = {"mlm": "bert", "replaced-tokens": "electra"}
 RATES = ("5e-4", "1e-3", "2e-3")
-PRETRAININGS, FINETUNINGS = 3, 5
+PRETRAININGS, FINETUNINGS = 3, 3
 SHAPE = (
     "--size mini --max-positions 64 --max-length 64 --batch-size 16 --long-ratio 0 --hidden-dropout 0 "
     "--attention-dropout 0 --warmup-ratio 0.05 --bias-correction --eval-every 1000000 --save-every 250"
