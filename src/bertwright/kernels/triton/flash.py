@@ -85,7 +85,7 @@ def store_rows(base, rows, stride, length, values, D: tl.constexpr, WIDTH: tl.co
 def add_bias(scores, bias, reach, head, queries, keys, inside):
     """Add the bias of the distance of each query and key; their positions broadcast to the scores."""
     if bias is not None:
-        added = tl.load(bias + head * (2 * reach + 1) + reach + keys - queries, mask=inside, other=0.0)
+        added = tl.load(bias + (head * (2 * reach + 1) + reach + keys - queries), mask=inside, other=0.0)
         scores += added * LOG2_E
     return scores
 
