@@ -141,7 +141,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def measure(options: argparse.Namespace) -> Iterator[tuple[str, Figures]]:
-    """Yield each kind of work with its figures: of each contender the median seconds, the median ratio, its interval."""
+    """Yield each kind of work with, for each contender, the median seconds, the median ratio and its interval."""
     batch, models = make_batch(options.texts, seed=1).to(options.device), encoders()
     for encoder in models.values():
         encoder.sparse_gradients = True

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import transformers
 from families import save
+from test_families import FAMILIES
 
 import bertwright
 from bertwright.base.files import read_json
@@ -20,7 +21,6 @@ from bertwright.systems.registry import objectives_of
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from harness import failing_after, same_weights
 from small_runs import grammar, make_word_store
-from test_families import FAMILIES
 
 each_system = pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet"])
 

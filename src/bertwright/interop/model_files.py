@@ -176,9 +176,7 @@ def read_model_config(name: Any) -> dict[str, Any]:
     try:
         checkpoints = sorted(Path(name).glob("*/step-*"))  # all of a run have the same configuration
         values = dict(read_json(locate_config(checkpoints[0] if checkpoints else model_folder(name))))
-        return values | {
-            "model_type": str(values.get("model_type", DEFAULT_MODEL_TYPE)).removesuffix(OWN_HEAD)
-        }
+        return values | {"model_type": str(values.get("model_type", DEFAULT_MODEL_TYPE)).removesuffix(OWN_HEAD)}
     except (TypeError, ValueError, AttributeError, OSError):
         return {}
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bertwright.base.ragged import offsets_from_lengths
 from bertwright.kernels.attention import attention, biased_attention, head_size_vectorizable, windowed_attention
-from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
+from bertwright.kernels.dropout import MaskKey, mask_key
 from bertwright.kernels.ffi import int8_isa
 from bertwright.kernels.fused_encoder import (
     EncoderShape,
