@@ -59,8 +59,12 @@ def test_long_texts_have_the_states_of_transformers(suffix: str, tmp_path: Path)
     texts = [rng.integers(0, 60, length) for length in ((1500, 90) if is_base else (700, 66, 300, 1))]
     with torch.inference_mode():
         found = encoder(pack(texts)).split([len(text) for text in texts])
-        for text, states in zip(texts, found, strict=True):
-            torch.testing.assert_close(states, theirs(torch.from_numpy(text)[None])[0][0], atol=1e-5, rtol=1e-5)
+        expected = [theirs(torch.from_numpy(text)[None])[0][0] for text in texts]
+        theirs.double()
+        for text, states, rounded in zip(texts, found, expected, strict=True):
+            exact = theirs(torch.from_numpy(text)[None])[0][0]
+            rounding = (rounded - exact).abs().max()  # 22 layers and 1,500 tokens: above 1e-5
+            assert (states - exact).abs().max() <= max(1e-5, 2 * rounding)
 
 
 def test_memory_of_windows_grows_with_the_text_alone() -> None:
