@@ -1,27 +1,37 @@
 """Compare ELECTRA's objective with the masked LM at equal time, as bench/plans/electra.md says.
 
-    python bench/electra.py --store STORE --tasks TASK:TRAIN:DEV:TEST ... --work FOLDER --steps 20000
+    python bench/electra.py --store STORE --tasks TASK:TRAIN:DEV:TEST ... --work FOLDER --steps 1000
 
-Each run is a command of bertwright in the folder of its work; a run that is finished is not repeated. The result is
-one line per fine-tuning.
+Each run is a command of bertwright in the folder of its work; a run that is finished is not repeated, and one that was
+interrupted resumes, so that the same command continues after any interruption. Equal time is equal CPU time: other jobs
+may stop or slow this one. The result is one line per fine-tuning, below a line with the comparison.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from bertwright.base.files import read_json, write_text
+from scipy.stats import ttest_ind
+
+from bertwright.base.files import read_json, write_json, write_text
 from environment import commit, describe_machine, make_parser
 
 OBJECTIVES = {"mlm": "bert", "replaced-tokens": "electra"}
-RATES = ("2e-4", "5e-4", "1e-3")
-PRETRAININGS, FINETUNINGS = 3, 5
-SHAPE = "--size mini --max-positions 128 --max-length 128 --batch-size 64 --long-ratio 0 --init-scheme normal"
+RATES = ("5e-4", "1e-3", "2e-3")
+PRETRAININGS, FINETUNINGS = 3, 3
+SHAPE = (
+    "--size mini --max-positions 64 --max-length 64 --batch-size 16 --long-ratio 0 --hidden-dropout 0 "
+    "--attention-dropout 0 --warmup-ratio 0.05 --bias-correction --eval-every 1000000 --save-every 250"
+)
 DEVICE = "--device cpu --threads 1 --dtype float32"
+SHORT, LONG = 20, 120  # steps of the runs that are timed
 RESULTS = Path(__file__).parent / "results" / "electra.jsonl"
 
 
@@ -40,10 +50,22 @@ def pretrain(objective: str, seed: int, rate: str, steps: int, store: str, work:
     return run
 
 
-def seconds_per_record(run: Path) -> float:
-    """Return the median seconds of the records of a short run; each is of as many steps."""
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return float(statistics.median(record["seconds"] for record in records if record["kind"] == "train"))
+def seconds_per_step(store: str, work: Path) -> dict[str, float]:
+    """Return the CPU seconds of a step of each objective: the median of three runs in turns, without their start."""
+    path = work / "seconds_per_step.json"
+    if not path.is_file():
+        seconds: dict[str, list[float]] = {objective: [] for objective in OBJECTIVES}
+        for seed in range(3):
+            for objective, found in seconds.items():
+                spent = []
+                for steps in (SHORT, LONG):
+                    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    pretrain(objective, seed, RATES[0], steps, store, work / "timed")
+                    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                    spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+                found.append((spent[1] - spent[0]) / (LONG - SHORT))
+        write_json(path, {objective: statistics.median(found) for objective, found in seconds.items()})
+    return dict(read_json(path))
 
 
 def finetune(run: Path, task: str, seed: int) -> dict[str, dict[str, float]]:
@@ -51,27 +73,55 @@ def finetune(run: Path, task: str, seed: int) -> dict[str, dict[str, float]]:
     kind, train, dev, test = task.split(":")
     tuned = run.parent / f"{run.name}-{Path(train).parent.name}-{seed}"
     files = f"--task {kind} --train {train} --dev {dev} --test {test}"
-    bertwright(f"finetune {files} --model {run} --epochs 3 --learning-rate 2e-4 --seed {seed} {DEVICE}", tuned)
+    settings = f"--epochs 3 --max-length 64 --learning-rate 2e-4 --seed {seed} --no-linear-floor"
+    bertwright(f"finetune {files} --model {run} {settings} {DEVICE}", tuned)
     scores: dict[str, dict[str, float]] = read_json(tuned / "report.json")["scores"]
     return scores
 
 
+def compare(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return one figure per pre-training, its mean test score, and the difference of the objectives with its interval.
+
+    The interval has 95 % by Student's t for two samples with the same variance.
+    """
+    figures = {
+        objective: [
+            statistics.mean(
+                first(line["scores"]["test"])
+                for line in lines
+                if line["objective"] == objective and line["seed"] == seed
+            )
+            for seed in range(PRETRAININGS)
+        ]
+        for objective in OBJECTIVES
+    }
+    test = ttest_ind(figures["replaced-tokens"], figures["mlm"])
+    interval = test.confidence_interval(0.95)
+    difference = statistics.mean(figures["replaced-tokens"]) - statistics.mean(figures["mlm"])
+    return {"figures": figures, "difference": difference, "from": interval.low, "to": interval.high}
+
+
+def first(scores: Mapping[str, float]) -> float:
+    """Return the first of the scores of a file, which is the task's main one."""
+    return next(iter(scores.values()))
+
+
 def main() -> None:
-    """Run what the results lack."""
+    """Run what the results lack, print the comparison, and write all scores."""
     parser = make_parser(__doc__)
     parser.add_argument("--store", required=True)
     parser.add_argument("--tasks", nargs="+", required=True, help="kind of task, and its files")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--steps", type=int, required=True, help="of the masked LM")
     options = parser.parse_args()
-    short = {name: pretrain(name, 0, RATES[0], 200, options.store, options.work) for name in OBJECTIVES}
-    ratio = seconds_per_record(short["mlm"]) / seconds_per_record(short["replaced-tokens"])
+    seconds = seconds_per_step(options.store, options.work)
+    ratio = seconds["mlm"] / seconds["replaced-tokens"]
     steps = {"mlm": options.steps, "replaced-tokens": round(options.steps * ratio)}
     lines = []
     for objective, number in steps.items():
-        first = {rate: pretrain(objective, 0, rate, number, options.store, options.work) for rate in RATES}
-        dev = {rate: finetune(run, options.tasks[0], 0) for rate, run in first.items()}
-        best = max(RATES, key=lambda rate: next(iter(dev[rate]["dev"].values())))
+        by_rate = {rate: pretrain(objective, 0, rate, number, options.store, options.work) for rate in RATES}
+        dev = {rate: first(finetune(run, options.tasks[0], 0)["dev"]) for rate, run in by_rate.items()}
+        best = max(RATES, key=dev.__getitem__)
         for seed in range(PRETRAININGS):
             run = pretrain(objective, seed, best, number, options.store, options.work)
             for task in options.tasks:
@@ -79,7 +129,8 @@ def main() -> None:
                     scores = finetune(run, task, trial)
                     lines.append({"objective": objective, "rate": best, "steps": number, "seed": seed, "trial": trial,
                                   "task": task, "scores": scores})  # fmt: skip
-    head = {"machine": describe_machine(1), "commit": commit(), "steps": steps}
+    head = {"machine": describe_machine(1), "commit": commit(), "CPU seconds per step": seconds, **compare(lines)}
+    print(json.dumps(head, indent=2))
     write_text(RESULTS, "".join(json.dumps(line) + "\n" for line in [head, *lines]))
 
 

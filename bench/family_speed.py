@@ -1,11 +1,12 @@
-"""Measure the systems with BERT's layers beside a BERT of the same shape.
+"""Measure the systems with BERT's layers beside a BERT of the same shape, and what a large vocabulary costs.
 
 Each contender runs the same texts through its encoder: states alone, and states with the gradients of all weights. The
-vocabulary is the same for all, so that a ratio is that of the networks.
+vocabulary is the same for all, so that a ratio is that of the networks. Then RoBERTas of one shape and several
+vocabularies take whole steps of fine-tuning: a row of the word table that had no gradient so far only decays.
 
-In a round each contender runs once, in a new random order, between two runs of BERT; its ratio is to the mean of both,
-so that a drift of the machine's speed cancels out. Printed are the median of the ratios and its 95 % interval, by the
-order statistics of the median. A second BERT is the control: the interval of its ratio should hold 1.
+In a round each contender runs once, in a new random order, between two runs of the first one; its ratio is to the mean
+of both, so that a drift of the machine's speed cancels out. Printed are the median of the ratios and its 95 % interval,
+by the order statistics of the median. A second copy of the first one is the control: its interval should hold 1.
 
     python bench/family_speed.py [--device cuda] [--output FILE]
 """
@@ -17,29 +18,40 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from bertwright.base.files import write_json
 from bertwright.kernels.cpu import configure_malloc
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import TokenBatch, from_flat
+from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.albert.albert import AlbertConfig, AlbertEncoder
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.distilbert.distilbert import DistilBertConfig, DistilBertEncoder
 from bertwright.systems.electra.electra import ElectraConfig, ElectraEncoder
+from bertwright.systems.mpnet.mpnet import MpnetConfig, MpnetEncoder
 from bertwright.systems.roberta.roberta import RobertaConfig, RobertaEncoder
+from bertwright.training.optimizer import make_optimizer
+from bertwright.training.optimizer_settings import OptimizerSettings
 from environment import commit, describe_machine, make_parser, use_threads
 
 SHAPE = {"hidden_size": 768, "num_layers": 4, "num_heads": 12, "intermediate_size": 3072, "max_positions": 128}
-VOCABULARY = 30_522
+VOCABULARY, LARGE_VOCABULARY = 30_522, 250_002
+TUNED: dict[str, Any] = {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536}
+TUNED_TEXTS, TUNED_LENGTH = 32, 30
 Seconds = dict[str, list[tuple[float, float]]]
 """Seconds and ratio of each run, by contender."""
+Figures = dict[str, dict[str, float]]
+"""Figures of each contender."""
 RESULTS = Path(__file__).parent / "results" / "family_speed.json"
 
 
@@ -53,6 +65,7 @@ def encoders() -> dict[str, BertEncoder]:
         "electra, embeddings of 128": ElectraEncoder(ElectraConfig(**sizes)),
         "albert": AlbertEncoder(AlbertConfig(**sizes, activation="gelu")),
         "roberta": RobertaEncoder(RobertaConfig(**sizes)),
+        "mpnet": MpnetEncoder(MpnetConfig(**sizes)),
         "bert again": BertEncoder(BertConfig(**sizes)),
     }
 
@@ -72,6 +85,25 @@ def read(encoder: BertEncoder, batch: TokenBatch) -> None:
 def train(encoder: BertEncoder, batch: TokenBatch) -> None:
     encoder.zero_grad()
     encoder(batch).square().mean().backward()
+
+
+def make_step(vocab_size: int, weight_decay: float = 0.01) -> Callable[[], object]:
+    """Return a step of fine-tuning a RoBERTa on new random tokens."""
+    encoder = RobertaEncoder(RobertaConfig(vocab_size, **TUNED))
+    encoder.sparse_gradients = True
+    model = EncoderForTask(encoder, HeadSpec("sequence", 2)).train()
+    optimizer = make_optimizer(model, OptimizerSettings(weight_decay=weight_decay))
+    rng, lengths = np.random.default_rng(0), np.full(TUNED_TEXTS, TUNED_LENGTH)
+    labels = torch.from_numpy(rng.integers(0, 2, TUNED_TEXTS))
+
+    def step() -> None:
+        ids = rng.integers(5, VOCABULARY, TUNED_TEXTS * TUNED_LENGTH)
+        batch = from_flat(ids, None, lengths).with_dropout(optimizer.steps + 1)
+        task = TaskBatch(batch, batch.packing.first_positions, np.ones(TUNED_TEXTS, np.int64), labels, TUNED_TEXTS)
+        F.cross_entropy(model(task), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step(3e-5, optimizer.gradient_norm())
+
+    return step
 
 
 def run(work: Callable[[BertEncoder, TokenBatch], None], encoder: BertEncoder, batch: TokenBatch, device: str) -> None:
@@ -108,8 +140,8 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[below], ordered[count - 1 - below]
 
 
-def measure(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]]]:
-    """Return, for each kind of work and each system, the median seconds, the median ratio to BERT's, its interval."""
+def measure(options: argparse.Namespace) -> Iterator[tuple[str, Figures]]:
+    """Yield each kind of work with, for each contender, the median seconds, the median ratio and its interval."""
     batch, models = make_batch(options.texts, seed=1).to(options.device), encoders()
     for encoder in models.values():
         encoder.sparse_gradients = True
@@ -117,16 +149,26 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, dict[str, float]
         if options.device == "cuda":
             encoder.compute_dtype = torch.bfloat16
     clock = time.perf_counter if options.device == "cuda" else time.process_time
-    results = {}
     for name, work in (("states", read), ("states and gradients", train)):
         contenders: dict[str, Callable[[], object]] = {
             system: partial(run, work, encoder, batch, options.device) for system, encoder in models.items()
         }
-        sandwich(contenders, 2, clock)
-        results[name] = {
-            system: summarize(pairs) for system, pairs in sandwich(contenders, options.rounds, clock).items()
+        yield name, compare(contenders, options.rounds, clock)
+    if options.device == "cpu":
+        shown = f"vocabulary of {VOCABULARY:,}"
+        steps = {
+            shown: make_step(VOCABULARY),
+            f"vocabulary of {LARGE_VOCABULARY:,}": make_step(LARGE_VOCABULARY),
+            f"vocabulary of {LARGE_VOCABULARY:,}, no weight decay": make_step(LARGE_VOCABULARY, 0.0),
+            f"{shown} again": make_step(VOCABULARY),
         }
-    return results
+        yield "steps of fine-tuning, L6 H384", compare(steps, options.rounds // 3, clock)
+
+
+def compare(contenders: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> Figures:
+    """Return the figures of each contender, after a round that does not count."""
+    sandwich(contenders, 1, clock)
+    return {name: summarize(pairs) for name, pairs in sandwich(contenders, rounds, clock).items()}
 
 
 def summarize(pairs: list[tuple[float, float]]) -> dict[str, float]:
@@ -144,22 +186,23 @@ def summarize(pairs: list[tuple[float, float]]) -> dict[str, float]:
 def main() -> None:
     """Print the ratios, and write all figures."""
     parser = make_parser(__doc__)
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=18)
     parser.add_argument("--texts", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     use_threads(1)
     configure_malloc()
-    results, machine = measure(options), describe_machine(1, options.device)
+    results, machine = dict[str, Figures](), describe_machine(1, options.device)
     dtype, clock = ("bfloat16", "seconds") if options.device == "cuda" else ("float32", "CPU seconds of one thread")
     setting = f"L4 H768, no dropout, {dtype}, {options.texts} texts, {options.rounds} rounds, {clock}"
-    write_json(options.output, {"machine": machine, "commit": commit(), "setting": setting, "results": results})
     print(machine, setting, sep="\n")
-    for work, systems in results.items():
+    for work, figures in measure(options):
+        results[work] = figures
+        write_json(options.output, {"machine": machine, "commit": commit(), "setting": setting, "results": results})
         print(work)
-        for name, one in systems.items():
-            print(f"  {name}: {one['ratio']:.3f} × BERT ({one['ratio from']:.3f} to {one['ratio to']:.3f})")
+        for name, one in figures.items():
+            print(f"  {name}: {one['ratio']:.3f} ({one['ratio from']:.3f} to {one['ratio to']:.3f})", flush=True)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,8 @@ def run_operations() -> None:
     differentiate(embed_norm.DropoutFunction, new(T, H), key)
     for longest in (128, 512):
         sequences = (new(B + 1, dtype=torch.int32), new(B + 1, dtype=torch.int32), longest, longest)
-        differentiate(flash.Attention, sequences, False, key, new(T, 3, A, H // A))
+        for bias in (None, new(A, 2 * longest - 1, dtype=torch.float32)):
+            differentiate(flash.Attention, sequences, False, key, bias, new(T, 3, A, H // A))
     softmax_loss.cross_entropy_(new(M, V).detach(), vector(V - 6), new(M, dtype=integers), 1.0, vector(V - 6).detach())
     matrix = [new(V, H, dtype=torch.float32)]
     adamw_kernels.gradient_norm(matrix)
@@ -87,7 +88,8 @@ def main() -> None:
     launches: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {}
 
     def record(kernel: Any, grid: tuple[int, ...], *arguments: Any, on: Tensor, **options: Any) -> None:
-        launches.setdefault(f"{kernel.__name__} {options.get('num_warps', 4)}", (kernel, arguments, options))
+        bias = ", bias" * (kernel.__name__.startswith("attention") and arguments[5] is not None)
+        launches.setdefault(f"{kernel.__name__}{bias} {options.get('num_warps', 4)}", (kernel, arguments, options))
 
     modules: list[Any] = [embed_norm, flash, gelu, layer_norm, adamw_kernels, softmax_loss]
     for module in modules:

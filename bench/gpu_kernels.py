@@ -153,7 +153,7 @@ def measure_operations(file: TextIO) -> None:
                 return F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
 
         def ours(x: Tensor, offsets: Any = sequences) -> Tensor:
-            return ops.Attention.apply(offsets, False, KEY, x)
+            return ops.Attention.apply(offsets, False, KEY, None, x)
 
         forward, both = passes(ours, qkv)
         named = (f"attention, {length} tokens", forward, 4 * bound / forward / 1e6, both, 12 * bound / both / 1e6)

@@ -168,8 +168,25 @@ def test_attention_equals_the_reference(
     def theirs(*given: Tensor) -> Tensor:
         return reference.attention(*attention_module.split(given), *sequences, key if dropout else None, causal)
 
-    ours = with_gradients(lambda *given: ops.Attention.apply(sequences, causal, key, *given), *operands)
+    ours = with_gradients(lambda *given: ops.Attention.apply(sequences, causal, key, None, *given), *operands)
     assert_same(ours, with_gradients(theirs, *operands))
+
+
+@pytest.mark.usefixtures("everything_in_triton")
+@pytest.mark.parametrize("dropout", [None, Dropout(0.3, 5, 7)])
+def test_attention_with_a_bias_equals_the_reference(dropout: Dropout | None) -> None:
+    """Several tiles, an empty sequence, and a bias of larger distances than the sequences have."""
+    lengths = [17, 0, 40]
+    cu, qkv, bias = torch.tensor([0, *lengths], device=DEVICE).cumsum(0).int(), normal(57, 3, 2, 16), normal(2, 95)
+
+    def ours(qkv: Tensor, bias: Tensor) -> Tensor:
+        return attention_module.biased_attention(qkv, cu, 40, bias, dropout, 3)
+
+    def theirs(qkv: Tensor, bias: Tensor) -> Tensor:
+        key = dropout.mask_key(3) if dropout else None
+        return reference.attention(*attention_module.split([qkv]), cu, cu, 40, 40, key, False, bias)
+
+    assert_same(with_gradients(ours, qkv, bias), with_gradients(theirs, qkv, bias))
 
 
 @pytest.mark.usefixtures("everything_in_triton")

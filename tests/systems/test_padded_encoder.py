@@ -42,6 +42,14 @@ FAMILIES = {
     "electra": Family("Electra", SIZES | {"embedding_size": 16}),
     "mpnet": Family("MPNet", SIZES, reads_segments=False),
     "albert": Family("Albert", SIZES | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2}),
+    "modernbert": Family(
+        "ModernBert", SIZES | {"num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 0}, reads_segments=False
+    ),
+    "modernbert, means": Family(
+        "ModernBert",
+        SIZES | {"classifier_pooling": "mean", "hidden_activation": "gelu_pytorch_tanh", "pad_token_id": 0},
+        reads_segments=False,
+    ),
     "gelu_new": Family("Bert", SIZES | {"hidden_act": "gelu_new"}, masked_lm="ForPreTraining"),
     "relu": Family("Bert", SIZES | {"hidden_act": "relu"}, masked_lm="ForPreTraining"),
 }
@@ -77,7 +85,9 @@ def test_states_and_masked_tokens_equal_the_packed_encoder(family: Family, tmp_p
 
 
 @pytest.mark.parametrize("suffix", HEADS)
-@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra", "mpnet", "albert"])
+@pytest.mark.parametrize(
+    "name", ["bert", "roberta", "distilbert", "electra", "mpnet", "albert", "modernbert", "modernbert, means"]
+)
 @torch.no_grad()
 def test_logits_of_a_task_equal_the_packed_model(name: str, suffix: str, tmp_path: Path) -> None:
     family = FAMILIES[name]

@@ -20,7 +20,7 @@ from bertwright.base.optional import needs
 from bertwright.inference.bert import Bert
 from bertwright.inference.exported_folder import LOGITS, MASKED_LM, SCORES, STATES, VECTOR
 from bertwright.models.encoder import PaddedEncoder
-from bertwright.models.heads import LinearHead, PooledHead, TaskHead
+from bertwright.models.heads import TaskHead
 from bertwright.models.pooling import pool_padded
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
@@ -60,8 +60,8 @@ class TaskGraph(Graph):
 
     def follow(self, states: Tensor, mask: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
         head: Any = self.head
-        if isinstance(head, PooledHead):
-            logits = head.classifier(pool_padded(states, mask, head.modes))
+        if head.reads_all_tokens:
+            logits = head.classify(pool_padded(states, mask, head.modes))
         else:
             logits = head(states[:, 0] if head.spec.reads_sequence_state else states, None, None)
         return logits, self.activate(logits, mask)
@@ -132,7 +132,7 @@ def make_graph(bert: Bert) -> NamedGraph:
 
 def check_head(head: TaskHead) -> None:
     """Raise ValueError for a head that a graph of padded sequences cannot contain."""
-    if isinstance(head, LinearHead | PooledHead):
+    if head.has_graph:
         return
     reasons = {
         "CrfHead": "the best path of a CRF depends on all words of a sentence; fine-tune with --tag-head linear",

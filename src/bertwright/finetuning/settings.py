@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from bertwright.base.files import read_json
 from bertwright.base.settings import (
     MAX_BATCH_SIZE,
     MAX_SEED,
@@ -19,7 +18,7 @@ from bertwright.base.settings import (
     from_table,
     written_docs,
 )
-from bertwright.interop.model_files import OWN_HEAD, check_model, locate_config, model_folder
+from bertwright.interop.model_files import check_model, read_model_config, system_of_model
 from bertwright.models.pooling import HEAD_POOLINGS, HeadPoolingName, check_pooling
 from bertwright.systems import registry
 from bertwright.systems.finetune_request import BASE_HIDDEN_SIZE, FinetuneRequest, default_learning_rate
@@ -65,23 +64,6 @@ def read_hidden_size(name: Any) -> int:
     values = read_model_config(name)
     size = values.get("hidden_size", values.get("n_embd"))
     return size if type(size) is int and size > 0 else BASE_HIDDEN_SIZE
-
-
-def read_model_config(name: Any) -> dict[str, Any]:
-    """Return the fields of the `config.json` of the model with this name, without torch; none if there is no model."""
-    try:
-        checkpoints = sorted(Path(name).glob("*/step-*"))  # all of a run have the same configuration
-        values = dict(read_json(locate_config(checkpoints[0] if checkpoints else model_folder(name))))
-        return values | {
-            "model_type": str(values.get("model_type", registry.DEFAULT_MODEL_TYPE)).removesuffix(OWN_HEAD)
-        }
-    except (TypeError, ValueError, AttributeError, OSError):
-        return {}
-
-
-def system_of_model(name: Any) -> registry.System | None:
-    """Return the system of the model with this name, without torch; None if there is no model."""
-    return registry.system_of_folder(str(read_model_config(name).get("model_type")))
 
 
 def paper_optimizer() -> OptimizerSettings:

@@ -7,10 +7,12 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from bertwright.base.files import atomic_folder, digest_bytes, digest_file, read_json
 from bertwright.base.foreign import check_link, check_links, is_name_below
 from bertwright.base.object_storage import as_url
+from bertwright.systems.registry import DEFAULT_MODEL_TYPE, System, system_of_folder
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -167,6 +169,21 @@ def check_model(name: str | Path | None) -> None:
     """Raise ValueError for a name that `model_folder` does not find; without torch, which checkpoints need."""
     if name is None or not is_run(Path(name)):
         model_folder(name)
+
+
+def read_model_config(name: Any) -> dict[str, Any]:
+    """Return the fields of the `config.json` of the model with this name, without torch; none if there is no model."""
+    try:
+        checkpoints = sorted(Path(name).glob("*/step-*"))  # all of a run have the same configuration
+        values = dict(read_json(locate_config(checkpoints[0] if checkpoints else model_folder(name))))
+        return values | {"model_type": str(values.get("model_type", DEFAULT_MODEL_TYPE)).removesuffix(OWN_HEAD)}
+    except (TypeError, ValueError, AttributeError, OSError):
+        return {}
+
+
+def system_of_model(name: Any) -> System | None:
+    """Return the system of the model with this name, without torch; None if there is no model."""
+    return system_of_folder(str(read_model_config(name).get("model_type")))
 
 
 def digest_model(name: str | Path | None) -> str:

@@ -42,16 +42,13 @@ def biased_attention(
     """Compute softmax(Q·Kᵀ/√D + bias)·V within each sequence, T 3 A D → T A D.
 
     `bias`: A × (2 R + 1) float32; column R + d is added to the score of a key d tokens behind the query, where R is
-    at least `max_seqlen` - 1. On a GPU the reference implementation runs.
+    at least `max_seqlen` - 1. Its gradient takes memory for all scores on a GPU.
     """
     heads, reach = qkv.shape[2], bias.shape[1] // 2
     fits = bias.shape == (heads, 2 * reach + 1) and reach >= max_seqlen - 1
     check(fits, "attention: expected a bias of {} heads up to distance {}, got {}", heads, max_seqlen - 1, bias.shape)
-    if head_size_vectorizable(qkv.shape[-1]) and use_native(qkv):
-        added = bias.float().contiguous()
-        return apply(PackedAttention, cu_seqlens, cu_seqlens, False, mask_key(dropout, site), 0, added, qkv)
-    key = dropout.mask_key(site) if dropout else None
-    return reference.attention(*split([qkv]), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, key, False, bias)
+    sequences = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return _attend((qkv,), sequences, dropout, site, causal=False, bias=bias.float().contiguous())
 
 
 def windowed_attention(
@@ -100,25 +97,35 @@ Offsets = tuple[Tensor, Tensor, int, int]
 
 
 def _attend(
-    operands: tuple[Tensor, ...], sequences: Offsets, dropout: Dropout | None, site: int, causal: bool
+    operands: tuple[Tensor, ...],
+    sequences: Offsets,
+    dropout: Dropout | None,
+    site: int,
+    causal: bool,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Choose the backend; `operands`: qkv, or q and kv."""
     first = operands[0]
     vectors = head_size_vectorizable(first.shape[-1])
     if vectors and use_triton(*operands) and first.shape[-1] <= triton_ops().MAX_HEAD_SIZE:
         contiguous, key = [operand.contiguous() for operand in operands], mask_key(dropout, site)
-        if attention_works(contiguous, sequences[2:], causal, key):
-            return apply(triton_ops().Attention, sequences, causal, key, *contiguous)
-    if vectors and first.device.type == "cuda" and _cuda_supports(first):
+        if attention_works(contiguous, sequences[2:], causal, key, bias=bias):
+            return apply(triton_ops().Attention, sequences, causal, key, bias, *contiguous)
+    if vectors and bias is None and first.device.type == "cuda" and _cuda_supports(first):
         return cuda_attention(split(operands), sequences, dropout, site, causal)
     if vectors and use_native(*operands):
-        return apply(PackedAttention, *sequences[:2], causal, mask_key(dropout, site), 0, None, *operands)
+        return apply(PackedAttention, *sequences[:2], causal, mask_key(dropout, site), 0, bias, *operands)
     q, k, v = split(operands)
-    return reference.attention(q, k, v, *sequences, dropout.mask_key(site) if dropout else None, causal)
+    return reference.attention(q, k, v, *sequences, dropout.mask_key(site) if dropout else None, causal, bias)
 
 
 def attention_works(
-    operands: Sequence[Tensor], longest: tuple[int, int], causal: bool, key: MaskKey, recorded: bool = False
+    operands: Sequence[Tensor],
+    longest: tuple[int, int],
+    causal: bool,
+    key: MaskKey,
+    recorded: bool = False,
+    bias: Tensor | None = None,
 ) -> bool:
     """Return whether Triton's attention may run with these sizes.
 
@@ -126,8 +133,8 @@ def attention_works(
     """
     first, (queries, keys) = operands[0], longest
     lengths = attention_length(queries), attention_length(keys)
-    sizes = (*first.shape[-2:], causal, key.threshold != 0, len(operands), *lengths, recorded)
-    example = partial(attention_example, split, lengths, causal, key, *operands, recorded=recorded)
+    sizes = (*first.shape[-2:], causal, key.threshold != 0, len(operands), *lengths, recorded, bias is not None)
+    example = partial(attention_example, split, lengths, causal, key, bias, *operands, recorded=recorded)
     return works("attention", first, sizes, example)
 
 

@@ -145,6 +145,7 @@ def attention_example(
     lengths: tuple[int, int],
     causal: bool,
     key: MaskKey,
+    bias: Tensor | None,
     *operands: Tensor,
     recorded: bool = False,
 ) -> Example:
@@ -155,16 +156,17 @@ def attention_example(
     cu_q, cu_k = (bound.to(operands[0].device) for bound in bounds)
     sequences = (cu_q, cu_k, *lengths)
     shaped = [x.new_empty(count, *x.shape[1:]) for x, count in zip(operands, rows, strict=False)]
+    own_bias = None if bias is None else bias.new_empty(len(bias), 2 * lengths[0] - 1)
 
-    def ours(*given: Tensor) -> Tensor:
-        result: Tensor = triton_ops().Attention.apply(sequences, causal, own_key, *given)
+    def ours(bias: Tensor | None, *given: Tensor) -> Tensor:
+        result: Tensor = triton_ops().Attention.apply(sequences, causal, own_key, bias, *given)
         return result
 
-    def theirs(*given: Tensor) -> Tensor:
+    def theirs(bias: Tensor | None, *given: Tensor) -> Tensor:
         q, k, v = split(given)
-        return reference.attention(q, k, v, *sequences, key, causal)
+        return reference.attention(q, k, v, *sequences, key, causal, bias)
 
-    return ours, theirs, *shaped
+    return ours, theirs, own_bias, *shaped
 
 
 def cross_entropy_example(logits: Tensor, bias: Tensor, gradient: bool) -> Example:

@@ -94,6 +94,8 @@ class TaskHead(nn.Module, ABC):
     has_standard_class: ClassVar[bool] = False
     """True if `config.json` names the model's class by the architecture's prefix and the task's suffix, as
     `transformers` names its own."""
+    has_graph: ClassVar[bool] = False
+    """True if a graph of padded sequences can contain the head."""
 
     dropout_rate: float | None = None
     """Rate of `drop`; None: the encoder's for states."""
@@ -134,6 +136,7 @@ class LinearHead(TaskHead):
     """One linear layer, as in the paper (section 4); before it the pooler, if the encoder has one."""
 
     has_standard_class: ClassVar[bool] = True
+    has_graph: ClassVar[bool] = True
 
     def __init__(self, spec: HeadSpec, hidden_size: int, has_pooler: bool, has_bias: bool = True) -> None:
         super().__init__(spec)
@@ -182,6 +185,7 @@ class PooledHead(TaskHead):
     """A linear layer on the pooled states of all tokens of each sequence; `transformers` has no such class."""
 
     reads_all_tokens: ClassVar[bool] = True
+    has_graph: ClassVar[bool] = True
 
     def __init__(self, spec: HeadSpec, modes: Sequence[str], encoder: TextEncoder) -> None:
         """Build the head for modes of `pool_states`; "cls" is the last token of a causal encoder."""
@@ -192,7 +196,11 @@ class PooledHead(TaskHead):
     def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
         """Compute logits B × C float32 of states T × H."""
         pooled = pool_states(states, batch.packing, self.modes)  # B modes·H
-        logits: Tensor = self.classifier(dropout(pooled, drop and drop.select(batch.packing.first_positions), 0))
+        return self.classify(pooled, drop and drop.select(batch.packing.first_positions))
+
+    def classify(self, pooled: Tensor, drop: Dropout | None = None) -> Tensor:
+        """Compute logits B × C float32 of pooled states."""
+        logits: Tensor = self.classifier(dropout(pooled, drop, 0))
         return logits
 
 

@@ -16,6 +16,7 @@ from bertwright.objectives import masking
 from bertwright.objectives.data import StepTexts
 from bertwright.objectives.objective import LOSS, Column, M, ShownExample
 from bertwright.objectives.store_objective import StoreObjective
+from bertwright.systems.registry import system_of_folder
 
 if TYPE_CHECKING:
     import torch
@@ -212,5 +213,7 @@ def load_kind(
     loaded = load_model(folder, heads, kind, **changes)
     if not isinstance(loaded.model, kind):
         model_type = loaded.model.encoder.model_type
-        raise ValueError(f"{folder}: expected {name}, got model_type {model_type}; give another --init")
+        system = system_of_folder(model_type)
+        own = f"--architecture {system.name}, or " if system and system.objectives else ""
+        raise ValueError(f"{folder}: expected {name}, got model_type {model_type}; give {own}another --init")
     return loaded.model, loaded

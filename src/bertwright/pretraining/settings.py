@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from bertwright.base.settings import check_limit, check_minimum, merge, written_docs
-from bertwright.interop.model_files import check_model
+from bertwright.interop.model_files import check_model, system_of_model
 from bertwright.objectives.data_settings import DataSettings
 from bertwright.objectives.objective import AnyObjective
 from bertwright.systems.bert.bert_config import BertConfig
@@ -72,8 +72,8 @@ class ModelSettings:
     earlier; normal: all weights are independent draws (Google's code). Unset: mimetic below a hidden size of 768, else
     normal, for every objective."""
     architecture: str = DEFAULT
-    """Kind of model. {architectures}. Each has its own objectives and, as defaults, its paper's settings:
-    --architecture NAME --help shows them."""
+    """Kind of model; unset: that of --init. {architectures}. Each has its own objectives and, as defaults, its paper's
+    settings: --architecture NAME --help shows them."""
 
     def __post_init__(self) -> None:
         objectives_of(self.architecture)  # raises for an unknown name
@@ -211,9 +211,14 @@ class PretrainSettings:
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the objective of the architecture that a TOML table names, or the reverse, and their settings."""
+        """Return the objective of the architecture that a TOML table names, or the reverse, and their settings.
+
+        If it names neither, the architecture is that of the model to start from.
+        """
         model, data = (dict(table.get(part) or {}) for part in ("model", "data"))
-        named, architecture = str(data.get("objective")), str(model.get("architecture"))
+        named, architecture = str(data.get("objective")), model.get("architecture")
+        if architecture is None and (system := system_of_model(model.get("init"))) is not None:
+            architecture = system.name
         trained = {name: system.name for system in pretrained().values() for name in system.objectives}
         if named in trained:
             objective = find_objective(named)

@@ -81,9 +81,18 @@ def store_rows(base, rows, stride, length, values, D: tl.constexpr, WIDTH: tl.co
     tl.store(base + rows[:, None] * stride + column, values.to(base.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=["tiles", *MASK_NUMBERS])
+@triton.jit
+def add_bias(scores, bias, reach, head, queries, keys, inside):
+    """Add the bias of the distance of each query and key; their positions broadcast to the scores."""
+    if bias is not None:
+        added = tl.load(bias + (head * (2 * reach + 1) + reach + keys - queries), mask=inside, other=0.0)
+        scores += added * LOG2_E
+    return scores
+
+
+@triton.jit(do_not_specialize=["tiles", "reach", *MASK_NUMBERS])
 def attention_kernel(
-    q, k, v, cu_q, cu_k, out, lse, tiles, stride_q, stride_k, score_scale,
+    q, k, v, cu_q, cu_k, bias, reach, out, lse, tiles, stride_q, stride_k, score_scale,
     positions, numbers, first_token: tl.int64, key0, key1, threshold, scale,
     HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
@@ -114,6 +123,8 @@ def attention_kernel(
         keys = load_rows(k, columns, stride_k, length_k, D, WIDTH)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * score_scale
         visible = (columns < length_k)[None, :]
+        inside = visible & (rows < length_q)[:, None]
+        scores = add_bias(scores, bias, reach, head, rows[:, None], columns[None, :], inside)
         if CAUSAL:
             visible = visible & (columns[None, :] <= (rows + (length_k - length_q))[:, None])
         scores = tl.where(visible, scores, -float("inf"))
@@ -138,12 +149,13 @@ def attention_kernel(
 
 @triton.jit
 def key_gradients(
-    queries, dout, context, lse_row, keys, values, rows, columns, length_q, length_k, word0, word1, score_scale,
-    threshold, scale, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
+    queries, dout, context, lse_row, keys, values, rows, columns, length_q, length_k, bias, reach, head, word0, word1,
+    score_scale, threshold, scale, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
 ):  # fmt: skip
     """Return dropped weights and the gradient of the scores, keys × queries each."""
     scores = tl.dot(keys, tl.trans(queries), input_precision="ieee") * score_scale
     visible = (columns < length_k)[:, None] & (rows < length_q)[None, :]
+    scores = add_bias(scores, bias, reach, head, rows[None, :], columns[:, None], visible)
     if CAUSAL:
         visible = visible & (columns[:, None] <= (rows + (length_k - length_q))[None, :])
     weights = tl.where(visible, tl.exp2(scores - lse_row[None, :]), 0.0)
@@ -157,14 +169,17 @@ def key_gradients(
     return dropped, weights * (dweights - delta[None, :])
 
 
-@triton.jit(do_not_specialize=["tiles", *MASK_NUMBERS])
+@triton.jit(do_not_specialize=["tiles", "reach", *MASK_NUMBERS])
 def attention_backward_kernel(
-    q, k, v, cu_q, cu_k, out, lse, dout, dq, dk, dv, tiles, stride_q, stride_k, score_scale,
+    q, k, v, cu_q, cu_k, bias, reach, out, lse, dout, dq, dk, dv, dbias, tiles, stride_q, stride_k, score_scale,
     positions, numbers, first_token: tl.int64, key0, key1, threshold, scale,
     HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr, WRITE_DQ: tl.constexpr,
 ):  # fmt: skip
-    """Compute dk and dv of one tile of keys; with WRITE_DQ, the tile has all keys, and dq is computed as well."""
+    """Compute dk and dv of one tile of keys; with WRITE_DQ, the tile has all keys, and dq is computed as well.
+
+    dbias, B A (reach + 1) (2 reach + 1): the gradient of the bias for each query and distance.
+    """
     first_token, key0, key1 = read_key(numbers, first_token, key0, key1)
     head, sequence = tl.program_id(1), tl.program_id(0) // tiles
     first_q, length_q = bounds(cu_q, sequence)
@@ -194,9 +209,13 @@ def attention_backward_kernel(
             tokens = token_indices(first_q + rows, positions, first_token, rows < length_q)
             word0, word1 = row_words(tokens * HEADS + head, key0, key1)
         dropped, dscores = key_gradients(
-            queries, drows, context, lse_row, keys, values, rows, columns, length_q, length_k, word0, word1,
-            score_scale, threshold, scale, CAUSAL, DROPOUT,
+            queries, drows, context, lse_row, keys, values, rows, columns, length_q, length_k, bias, reach, head,
+            word0, word1, score_scale, threshold, scale, CAUSAL, DROPOUT,
         )  # fmt: skip
+        if bias is not None:
+            row = (sequence.to(tl.int64) * HEADS + head) * (reach + 1) + rows[None, :]
+            place = row * (2 * reach + 1) + reach + columns[:, None] - rows[None, :]
+            tl.store(dbias + place, dscores, mask=(columns < length_k)[:, None] & (rows < length_q)[None, :])
         dvalues = tl.dot(dropped.to(drows.dtype), drows, dvalues, input_precision="ieee")
         dscores = dscores.to(queries.dtype)
         dkeys = tl.dot(dscores, queries, dkeys, input_precision="ieee")
@@ -207,9 +226,9 @@ def attention_backward_kernel(
     store_rows(dv + at_keys, columns, stride_k, length_k, dvalues, D, WIDTH)
 
 
-@triton.jit(do_not_specialize=["tiles", *MASK_NUMBERS])
+@triton.jit(do_not_specialize=["tiles", "reach", *MASK_NUMBERS])
 def attention_dq_kernel(
-    q, k, v, cu_q, cu_k, out, lse, dout, dq, tiles, stride_q, stride_k, score_scale,
+    q, k, v, cu_q, cu_k, bias, reach, out, lse, dout, dq, tiles, stride_q, stride_k, score_scale,
     positions, numbers, first_token: tl.int64, key0, key1, threshold, scale,
     HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr, DROPOUT: tl.constexpr,
     QUERIES: tl.constexpr, KEYS: tl.constexpr,
@@ -243,68 +262,85 @@ def attention_dq_kernel(
         keys = load_rows(k + at_keys, columns, stride_k, length_k, D, WIDTH)
         values = load_rows(v + at_keys, columns, stride_k, length_k, D, WIDTH)
         _, dscores = key_gradients(
-            queries, drows, context, lse_row, keys, values, rows, columns, length_q, length_k, word0, word1,
-            score_scale, threshold, scale, CAUSAL, DROPOUT,
+            queries, drows, context, lse_row, keys, values, rows, columns, length_q, length_k, bias, reach, head,
+            word0, word1, score_scale, threshold, scale, CAUSAL, DROPOUT,
         )  # fmt: skip
         dqueries = tl.dot(tl.trans(dscores.to(keys.dtype)), keys, dqueries, input_precision="ieee")
     store_rows(dq + at_queries, rows, stride_q, length_q, dqueries * (score_scale / LOG2_E), D, WIDTH)
 
 
-def attention(sequences: Offsets, causal: bool, key: Key, operands: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def attention(
+    sequences: Offsets, causal: bool, key: Key, operands: Sequence[Tensor], bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Compute T A D from `operands`: qkv T 3 A D, or q Tq A D and kv Tkv 2 A D; all contiguous.
 
-    Returns it, and the logarithm of each softmax's sum, T A float32, which the backward pass needs.
+    `bias`: as in `biased_attention`. Returns the result, and the logarithm of each softmax's sum, T A float32, which
+    the backward pass needs.
     """
     q, k, v = split(operands)
     cu_q, cu_k, max_q, max_k = sequences
     (tokens, heads, _), blocks = q.shape, forward_blocks(max_k, q)
     out, lse = q.new_empty(q.shape), q.new_empty(tokens, heads, dtype=torch.float32)
     tiles = cdiv(max_q, blocks.queries)
-    tensors, grid = (q, k, v, cu_q, cu_k, out, lse, tiles), ((len(cu_q) - 1) * tiles, heads)
+    tensors = (q, k, v, cu_q, cu_k, bias, reach_of(bias), out, lse, tiles)
+    grid = ((len(cu_q) - 1) * tiles, heads)
     constants = (*common_args(q, k, key), causal, key.threshold != 0, blocks.queries, blocks.keys)
     launch(attention_kernel, grid, *tensors, *constants, on=q, num_warps=blocks.warps, num_stages=blocks.stages)
     return out, lse
 
 
 def attention_backward(
-    sequences: Offsets, causal: bool, key: Key, operands: Sequence[Tensor], out: Tensor, lse: Tensor, dout: Tensor
-) -> list[Tensor]:
-    """Return the gradients of the operands, from the results of `attention` and their gradient."""
+    sequences: Offsets, causal: bool, key: Key, operands: Sequence[Tensor], out: Tensor, lse: Tensor, dout: Tensor,
+    bias: Tensor | None = None,
+) -> list[Tensor]:  # fmt: skip
+    """Return the gradients of the operands and of the bias, from the results of `attention` and their gradient.
+
+    The gradient of a bias takes twice the memory of all scores.
+    """
     cu_q, cu_k, max_q, max_k = sequences
     q, k, v = split(operands)
     gradients = [torch.zeros_like(x) if len(operands) > 1 else torch.empty_like(x) for x in operands]
     dq, dk, dv = split(gradients)
     blocks, (_, heads, _) = backward_blocks(max_k, q), q.shape
-    tensors: tuple[Any, ...] = (q, k, v, cu_q, cu_k, out, lse, dout, dq)
+    tensors: tuple[Any, ...] = (q, k, v, cu_q, cu_k, bias, reach_of(bias), out, lse, dout, dq)
     constants = (*common_args(q, k, key), causal, key.threshold != 0, blocks.queries, blocks.keys)
     key_tiles, count = cdiv(max_k, blocks.keys), len(cu_q) - 1
     options = {"num_warps": blocks.warps, "num_stages": blocks.stages}
     grid, numbers = (count * key_tiles, heads), (key_tiles, *constants, key_tiles == 1)
-    launch(attention_backward_kernel, grid, *tensors, dk, dv, *numbers, on=q, **options)
+    shape = None if bias is None else (count, heads, reach_of(bias) + 1, bias.shape[1])
+    dbias = None if shape is None else q.new_zeros(shape, dtype=torch.float32)
+    launch(attention_backward_kernel, grid, *tensors, dk, dv, dbias, *numbers, on=q, **options)
     if key_tiles > 1:
         tiles = cdiv(max_q, blocks.queries)
         launch(attention_dq_kernel, (count * tiles, heads), *tensors, tiles, *constants, on=q, **options)
-    return gradients
+    return gradients if dbias is None else [*gradients, dbias.sum((0, 2))]
+
+
+def reach_of(bias: Tensor | None) -> int:
+    """Return the largest distance of query and key that has a bias."""
+    return 0 if bias is None else bias.shape[1] // 2
 
 
 class Attention(torch.autograd.Function):
     """`attention` with gradients; saves operands, output and one number per query and head, no weights."""
 
     @staticmethod
-    def forward(ctx: Any, sequences: Offsets, causal: bool, key: MaskKey, *operands: Tensor) -> Tensor:
-        out, lse = attention(sequences, causal, key, operands)
+    def forward(
+        ctx: Any, sequences: Offsets, causal: bool, key: MaskKey, bias: Tensor | None, *operands: Tensor
+    ) -> Tensor:
+        out, lse = attention(sequences, causal, key, operands, bias)
         cu_q, cu_k, *ctx.max_seqlens = sequences
-        ctx.save_for_backward(out, lse, cu_q, cu_k, *operands)
+        ctx.save_for_backward(out, lse, cu_q, cu_k, bias, *operands)
         ctx.causal, ctx.mask_key = causal, key
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        out, lse, cu_q, cu_k, *operands = ctx.saved_tensors
-        sequences = (cu_q, cu_k, *ctx.max_seqlens)
-        gradients = attention_backward(sequences, ctx.causal, ctx.mask_key, operands, out, lse, dout.contiguous())
-        return None, None, None, *gradients
+        out, lse, cu_q, cu_k, bias, *operands = ctx.saved_tensors
+        results = (operands, out, lse, dout.contiguous(), bias)
+        gradients = attention_backward((cu_q, cu_k, *ctx.max_seqlens), ctx.causal, ctx.mask_key, *results)
+        return None, None, None, gradients.pop() if bias is not None else None, *gradients
 
 
 def common_args(q: Tensor, k: Tensor, key: Key) -> tuple[Any, ...]:

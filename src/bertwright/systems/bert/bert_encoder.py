@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.base.ragged import offsets_from_lengths
-from bertwright.kernels.attention import attention, biased_attention, head_size_vectorizable
+from bertwright.kernels.attention import attention, biased_attention, head_size_vectorizable, windowed_attention
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
 from bertwright.kernels.ffi import int8_isa
 from bertwright.kernels.fused_encoder import (
@@ -102,19 +102,19 @@ class Layer(nn.Module):
 
         The tokens at `positions` still attend to all tokens of their sequence.
         """
-        config, site = self.config, self.first_site
-        attention_dropout, output_dropout = self.make_dropouts(packing, positions)
-
+        drop, site = make_dropout(self, self.config.attention_dropout, packing), self.first_site
         qkv = self.project(hidden, packing)  # T 3 A D
         bounds, bias = (packing.cu_seqlens, packing.max_seqlen), self.position_bias(packing.max_seqlen)
-        if bias is None:
-            context = attention(qkv, *bounds, attention_dropout, site, config.is_causal)  # T A D
+        if self.window is not None:
+            context = windowed_attention(qkv, *bounds, self.window, drop, site)  # T A D
+        elif bias is not None:
+            context = biased_attention(qkv, *bounds, bias, drop, site)
         else:
-            context = biased_attention(qkv, *bounds, bias, attention_dropout, site)
+            context = attention(qkv, *bounds, drop, site, self.config.is_causal)
         context = context.flatten(1)  # T A D -> T H
         if positions is not None:  # from here on tokens do not interact: T becomes R
             context, hidden = context[positions], hidden[positions]
-        return self.transform(context, hidden, output_dropout)
+        return self.transform(context, hidden, packing, positions)
 
     def project(self, hidden: Tensor, packing: Packing) -> Tensor:
         """Compute queries, keys and values from the layer's input, T × H → T 3 A D."""
@@ -125,8 +125,9 @@ class Layer(nn.Module):
         """Return the bias of `biased_attention` for sequences of this length, A × (2 length - 1); None: no bias."""
         return None
 
-    def transform(self, context: Tensor, hidden: Tensor, output_dropout: Dropout | None) -> Tensor:
+    def transform(self, context: Tensor, hidden: Tensor, packing: Packing, positions: Tensor | None) -> Tensor:
         """Compute all of the layer behind attention, token by token, from its context and the layer's input: R × H."""
+        output_dropout = make_dropout(self, self.config.hidden_dropout, packing, positions)
         return self.feed_forward(self.attend(context, hidden, output_dropout), output_dropout)
 
     def attend(self, context: Tensor, hidden: Tensor, output_dropout: Dropout | None) -> Tensor:
@@ -143,15 +144,10 @@ class Layer(nn.Module):
         norm = layer_norm_params(self.output_norm)
         return add_dropout_norm(output, self.output.bias, attended, norm, output_dropout, self.first_site + 2)
 
-    def make_dropouts(self, packing: Packing, positions: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
-        """Return this batch's dropout of attention probabilities, and of the sublayers' outputs at `positions`."""
-        attention_dropout = make_dropout(self, self.config.attention_dropout, packing)
-        return attention_dropout, make_dropout(self, self.config.hidden_dropout, packing, positions)
-
     def mask_keys(self, packing: Packing, positions: Tensor | None) -> list[MaskKey]:
         """Return the dropout mask keys of this layer's three sites, for `fused_encoder`."""
-        attention_dropout, output_dropout = self.make_dropouts(packing, positions)
-        sites = (attention_dropout, output_dropout, output_dropout)
+        output_dropout = make_dropout(self, self.config.hidden_dropout, packing, positions)
+        sites = (make_dropout(self, self.config.attention_dropout, packing), output_dropout, output_dropout)
         return [mask_key(drop, self.first_site + n) for n, drop in enumerate(sites)]
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from bertwright.objectives.language_model_objective import language_model_columns
 from bertwright.objectives.masked_tokens import MaskedTokens
-from bertwright.objectives.objective import LOSS, Column
-from bertwright.systems.bert.bert_base import BertObjective
+from bertwright.objectives.objective import LOSS, Column, Objective
+from bertwright.systems.bert.bert_base import BertObjective, check_memory, new_bert
 
 if TYPE_CHECKING:
+    from bertwright.objectives.data_settings import DataSettings
+    from bertwright.pretraining.settings import ModelSettings
     from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
 
 
@@ -45,3 +47,41 @@ class MaskedLMWithNextSentence(MaskedLM):
         *(column._replace(is_plotted=column.metric == LOSS) for column in MaskedLM.columns),
         Column("nsp_accuracy", "next-sentence accuracy", "{:.1%}", "next sentence {:.1%}", "nsp {:.0%}", True),
     )
+
+
+class FamilyMaskedLM(MaskedLM):
+    """Masked tokens of single texts, for a system with BERT's encoder: consecutive sentences, as many as fit.
+
+    Model and configuration are those of the system's folders.
+    """
+
+    model_type: ClassVar[str]
+    """Of these folders."""
+    trains_all_parameters: ClassVar[bool] = True
+    has_schemes: ClassVar[bool] = True
+    """Whether --init-scheme chooses the initial weights; False: they are independent draws."""
+
+    @property
+    def model_class(self) -> type[MaskedLanguageModel]:
+        from bertwright.interop.model_format import find_architecture
+
+        return cast("type[MaskedLanguageModel]", find_architecture(self.model_type).model)
+
+    def check_settings(self, settings: DataSettings) -> None:
+        super().check_settings(settings)
+        if settings.segments == "pair":
+            raise ValueError(f"segments is 'pair'; --objective {self.name} reads single texts; omit it")
+
+    def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> MaskedLanguageModel:
+        from bertwright.interop.model_format import find_architecture
+
+        config = settings.config_of(find_architecture(self.model_type).config, vocab_size)
+        check_memory(config)
+        if self.has_schemes:
+            return new_bert(settings, config, seed, self.model_class)
+        return self.model_class(config, seed)
+
+    def describe_initialization(self, settings: ModelSettings, model: MaskedLanguageModel) -> str:
+        if self.has_schemes:
+            return super().describe_initialization(settings, model)
+        return Objective.describe_initialization(self, settings, model)

@@ -22,14 +22,15 @@ HIDDEN = -1e9  # score of a padding token: its share of the attention is 0
 class PaddedLinear(nn.Module):
     """A dense layer whose matrix is stored as inputs × outputs: a graph then has a product and no transposition."""
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Copy a weight, outputs × inputs, and a bias."""
         super().__init__()
         self.register_buffer("weight", weight.detach().float().T.contiguous())
-        self.register_buffer("bias", bias.detach().float().clone())
+        self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias  # type: ignore[operator]
+        product: Tensor = x @ self.weight  # type: ignore[operator]
+        return product if self.bias is None else product + self.bias  # type: ignore[operator]
 
 
 class PaddedLayer(nn.Module):
@@ -50,16 +51,17 @@ class PaddedLayer(nn.Module):
 
     def forward(self, hidden: Tensor, scores: Tensor) -> Tensor:
         """Compute B × N × H → B × N × H; `scores` are added to the products of queries and keys, B A N N."""
-        query, key, value = (self.split_heads(layer(hidden)) for layer in (self.query, self.key, self.value))
+        query, key, value = (split_heads(layer(hidden), self.num_heads) for layer in (self.query, self.key, self.value))
         shares = (query @ key.transpose(-1, -2) + scores).softmax(-1)  # B A N N
         context = (shares @ value).transpose(1, 2).flatten(2)  # B A N D -> B N H
         attended = self.attention_norm(self.attention_output(context) + hidden)
         intermediate = activate(self.intermediate(attended), self.activation)
         return cast(Tensor, self.output_norm(self.output(intermediate) + attended))
 
-    def split_heads(self, states: Tensor) -> Tensor:
-        """Return B × A × N × D of B × N × H."""
-        return states.reshape(*states.shape[:2], self.num_heads, -1).transpose(1, 2)
+
+def split_heads(states: Tensor, num_heads: int) -> Tensor:
+    """Return B × A × N × D of B × N × H."""
+    return states.reshape(*states.shape[:2], num_heads, -1).transpose(1, 2)
 
 
 class PaddedBert(PaddedEncoder):

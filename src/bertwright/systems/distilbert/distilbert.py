@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch.nn.functional as F
 from torch import nn
@@ -15,12 +16,14 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
 from bertwright.systems.bert.other_embeddings import SegmentlessEmbeddings
+from bertwright.systems.distilbert.defaults import SIZES
 
 
 @dataclass(frozen=True)
 class DistilBertConfig(BertConfig):
     """Sizes and constants of a DistilBERT; the defaults are the paper's (section 3)."""
 
+    SIZES: ClassVar[Mapping[str, Mapping[str, Any]]] = SIZES
     num_layers: int = 6
     text_dropout: float = 0.2
     """Dropout before the classifier of a text or of a choice (`transformers`)."""

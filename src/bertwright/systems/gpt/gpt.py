@@ -185,7 +185,7 @@ class CachedGpt:
             qkv = layer.qkv(hidden).unflatten(-1, (3, self.encoder.config.num_heads, -1))  # new tokens 3 A D
             self.past[number] = torch.cat([self.past[number], qkv[:, 1:]])[index]
             context = cross_attention(qkv[:, 0], self.past[number], *bounds, causal=True).flatten(1)
-            hidden = layer.transform(context, hidden, None)
+            hidden = layer.transform(context, hidden, queries, None)
         return hidden[queries.last_positions.to(device)]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -19,11 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.base.settings import check_choice, check_limit, check_minimum
-from bertwright.kernels.attention import attention, windowed_attention
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout, embed_norm
 from bertwright.kernels.reference import EmbeddingTables, LayerNormParams, activate
 from bertwright.kernels.rotary import rotate
+from bertwright.models.encoder import PaddedEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.initialization import Weight, truncated_normal
@@ -174,6 +175,7 @@ class ModernBertLayer(Layer):
     def __init__(self, config: ModernBertConfig, number: int) -> None:
         nn.Module.__init__(self)
         self.config, self.window = config, config.window(number)
+        self.base = config.global_base if self.window is None else config.local_base
         self.number_sites(number)
         hidden, intermediate = config.hidden_size, config.intermediate_size
         if number:  # the embeddings are normalized already
@@ -184,19 +186,11 @@ class ModernBertLayer(Layer):
         self.intermediate = Linear(hidden, 2 * intermediate, bias=False)
         self.output = Linear(intermediate, hidden, bias=False)
 
-    def forward(self, hidden: Tensor, packing: Packing, positions: Tensor | None = None) -> Tensor:
-        """Compute the layer's output: T × H → T × H or, with `positions` (R int64), R × H, these tokens' states."""
+    def transform(self, context: Tensor, hidden: Tensor, packing: Packing, positions: Tensor | None) -> Tensor:
+        """Compute all of the layer behind attention, token by token, from its context and the layer's input: R × H."""
         config, site = self.config, self.first_site
-        weights_dropout, output_dropout = self.make_dropouts(packing, positions)
-        qkv, bounds = self.project(hidden, packing), (packing.cu_seqlens, packing.max_seqlen)
-        if self.window is None:
-            context = attention(qkv, *bounds, weights_dropout, site)  # T A D
-        else:
-            context = windowed_attention(qkv, *bounds, self.window, weights_dropout, site)
-        context = context.flatten(1)  # T A D -> T H
-        if positions is not None:  # from here on tokens do not interact: T becomes R
-            context, hidden = context[positions], hidden[positions]
-        hidden = hidden + dropout(self.attention_output(context), output_dropout, site + 1)
+        drop = make_dropout(self, config.attention_dropout, packing, positions)
+        hidden = hidden + dropout(self.attention_output(context), drop, site + 1)
         activated, gate = self.intermediate(normalize(self.feed_forward_norm, hidden)).float().chunk(2, -1)  # T F
         gated = (activate(activated, config.activation) * gate).to(hidden.dtype)
         drop = make_dropout(self, config.mlp_dropout, packing, positions)
@@ -205,16 +199,9 @@ class ModernBertLayer(Layer):
 
     def project(self, hidden: Tensor, packing: Packing) -> Tensor:
         """Compute queries, keys and values, T 3 A D; queries and keys are turned by their positions."""
-        config = self.config
-        base = config.global_base if self.window is None else config.local_base
         if hasattr(self, "attention_norm"):
             hidden = normalize(self.attention_norm, hidden)
-        return rotate(super().project(hidden, packing), packing.position_ids, config.max_positions, base)
-
-    def make_dropouts(self, packing: Packing, positions: Tensor | None) -> tuple[Dropout | None, Dropout | None]:
-        """Return this batch's dropout of attention probabilities, and of attention's output at `positions`."""
-        rate = self.config.attention_dropout
-        return make_dropout(self, rate, packing), make_dropout(self, rate, packing, positions)
+        return rotate(super().project(hidden, packing), packing.position_ids, self.config.max_positions, self.base)
 
 
 class ModernBertEncoder(BertEncoder):
@@ -248,18 +235,18 @@ class ModernBertEncoder(BertEncoder):
         scale = (2.0 * self.config.num_layers) ** -0.5 if is_output else 1.0
         truncated_normal(self.config.initializer_range * scale)(weight)
 
+    def padded(self) -> PaddedEncoder:
+        name = "bertwright.systems.modernbert.padded_modernbert:PaddedModernBert"  # it imports this
+        padded: PaddedEncoder = resolve_name(name)(self)
+        return padded
+
     def own_head(self, spec: HeadSpec) -> TaskHead:
         pools = self.config.classifier_pooling == "mean" and spec.reads_sequence_state
         return (MeanHead if pools else PredictionHead)(spec, self.config)
 
 
-def transform(states: Tensor, dense: nn.Module, norm: nn.LayerNorm) -> Tensor:
-    """Apply what every head has before its linear layer: R × H → R × H."""
-    return normalize(norm, F.gelu(dense(states).float()).to(states.dtype))
-
-
 class Prediction(nn.Module):
-    """Dense layer, GELU and LayerNorm."""
+    """What every head has before its linear layer: a dense layer, GELU and LayerNorm, R × H → R × H."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -267,13 +254,14 @@ class Prediction(nn.Module):
         self.norm = make_norm(config)
 
     def forward(self, states: Tensor) -> Tensor:
-        return transform(states, self.dense, self.norm)
+        return normalize(self.norm, F.gelu(self.dense(states).float()).to(states.dtype))
 
 
 class PredictionHead(TaskHead):
     """A linear layer on the transformed states; a pre-trained masked LM's transformation is reused."""
 
     has_standard_class: ClassVar[bool] = True
+    has_graph: ClassVar[bool] = True
 
     def __init__(self, spec: HeadSpec, config: ModernBertConfig) -> None:
         super().__init__(spec)
@@ -283,6 +271,9 @@ class PredictionHead(TaskHead):
 
     def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
         """Compute logits R × C float32 of states R × H."""
+        return self.classify(states, drop)
+
+    def classify(self, states: Tensor, drop: Dropout | None = None) -> Tensor:
         logits: Tensor = self.classifier(dropout(self.pooler(states), drop, 0).float())
         return logits
 
@@ -291,24 +282,22 @@ class MeanHead(PredictionHead):
     """The same on the mean of the states of all tokens of each sequence."""
 
     reads_all_tokens: ClassVar[bool] = True
+    modes: ClassVar[tuple[str, ...]] = ("mean",)
 
     def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
         """Compute logits B × C float32 of states T × H."""
         first = drop and drop.select(batch.packing.first_positions)
-        return super().forward(pool_states(states, batch.packing, ["mean"]), batch, first)
+        return self.classify(pool_states(states, batch.packing, self.modes), first)
 
 
 class MaskedTokenHead(MaskedLMHead):
-    """BERT's head of pre-training without the biases of its dense layer and norm."""
+    """BERT's head of pre-training without the biases of its dense layer and norm, always with the exact GELU."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.dense = Linear(config.hidden_size, config.hidden_size, bias=False)
-        self.norm = make_norm(config)
+        super().__init__(replace(config, activation="gelu"))
+        self.dense, self.norm = Linear(config.hidden_size, config.hidden_size, bias=False), make_norm(config)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Compute the input of the masked-LM decoder, M × H → M × H."""
-        return transform(hidden, self.dense, self.norm)
+    forward = Prediction.forward  # type: ignore[assignment]
 
 
 class ModernBertForMaskedLM(MaskedLanguageModel):

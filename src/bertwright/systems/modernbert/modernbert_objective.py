@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from bertwright.systems.bert.bert_base import check_memory
-from bertwright.systems.bert.masked_lm_objective import MaskedLM
-
-if TYPE_CHECKING:
-    from bertwright.objectives.data_settings import DataSettings
-    from bertwright.pretraining.settings import ModelSettings
-    from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
-    from bertwright.systems.modernbert.modernbert import ModernBertForMaskedLM
+from bertwright.systems.bert.masked_lm_objective import FamilyMaskedLM
 
 
-class ModernBertMaskedLM(MaskedLM):
+class ModernBertMaskedLM(FamilyMaskedLM):
     """Masked tokens of consecutive sentences of one document, as many as fit."""
 
     name: ClassVar[str] = "modernbert-mlm"
@@ -30,29 +23,6 @@ class ModernBertMaskedLM(MaskedLM):
         "size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions", "hidden_dropout",
         "attention_dropout", "initializer_range",
     )  # fmt: skip
+    model_type: ClassVar[str] = "modernbert"
     model_name: ClassVar[str] = "a ModernBERT"
-    trains_all_parameters: ClassVar[bool] = True
-
-    @property
-    def model_class(self) -> type[ModernBertForMaskedLM]:
-        from bertwright.systems.modernbert.modernbert import ModernBertForMaskedLM
-
-        return ModernBertForMaskedLM
-
-    def check_settings(self, settings: DataSettings) -> None:
-        super().check_settings(settings)
-        if settings.segments == "pair":
-            raise ValueError(f"segments is 'pair'; --objective {self.name} reads single texts; omit it")
-
-    def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> ModernBertForMaskedLM:
-        from bertwright.systems.modernbert.modernbert import ModernBertConfig
-
-        config = settings.config_of(ModernBertConfig, vocab_size)
-        check_memory(config)
-        return self.model_class(config, seed)
-
-    def describe_initialization(self, settings: ModelSettings, model: MaskedLanguageModel) -> str:
-        return f"random, deviation {model.config.initializer_range:.3g}"
-
-    def suggest_command(self, model: str) -> str:
-        return f'bertwright fill-mask {model} "Some text with a [MASK] in it."'
+    has_schemes: ClassVar[bool] = False

@@ -6,21 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertwright.systems.bert.bert_base import check_memory, new_bert
-from bertwright.systems.bert.masked_lm_objective import MaskedLM
+from bertwright.systems.bert.masked_lm_objective import FamilyMaskedLM
 
 if TYPE_CHECKING:
     from bertwright.objectives.data import StoreExamples
     from bertwright.objectives.data_settings import DataSettings
     from bertwright.objectives.language_model_objective import LanguageModelBatch
-    from bertwright.pretraining.settings import ModelSettings
-    from bertwright.systems.roberta.roberta import RobertaForMaskedLM
     from bertwright.vocabulary.tokenizer import TextTokenizer
 
 PAD_TOKEN_ID = 1  # of a new model
 
 
-class RobertaMaskedLM(MaskedLM):
+class RobertaMaskedLM(FamilyMaskedLM):
     """Masked tokens of consecutive sentences of one document, as many as fit (table 2: DOC-SENTENCES)."""
 
     name: ClassVar[str] = "roberta-mlm"
@@ -31,19 +28,8 @@ class RobertaMaskedLM(MaskedLM):
         "long": {"long_ratio": 0.0},
         "optimizer": {"beta2": 0.98, "eps": 1e-6},
     }
+    model_type: ClassVar[str] = "roberta"
     model_name: ClassVar[str] = "a RoBERTa"
-    trains_all_parameters: ClassVar[bool] = True
-
-    @property
-    def model_class(self) -> type[RobertaForMaskedLM]:
-        from bertwright.systems.roberta.roberta import RobertaForMaskedLM
-
-        return RobertaForMaskedLM
-
-    def check_settings(self, settings: DataSettings) -> None:
-        super().check_settings(settings)
-        if settings.segments == "pair":
-            raise ValueError(f"segments is 'pair'; --objective {self.name} reads single texts; omit it")
 
     def open_examples(
         self, folder: Path, tokenizer: TextTokenizer, phases: Sequence[DataSettings], verify: bool = False
@@ -55,13 +41,6 @@ class RobertaMaskedLM(MaskedLM):
                 "bpe-bytes)"
             )
         return super().open_examples(folder, tokenizer, phases, verify)
-
-    def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> RobertaForMaskedLM:
-        from bertwright.systems.roberta.roberta import RobertaConfig
-
-        config = settings.config_of(RobertaConfig, vocab_size)
-        check_memory(config)
-        return new_bert(settings, config, seed, self.model_class)
 
     def suggest_command(self, model: str) -> str:
         return f'bertwright fill-mask {model} "Some text with a <mask> in it."'
