@@ -116,6 +116,11 @@ def restore_malloc() -> None:
         int(os.environ.get("MALLOC_TRIM_THRESHOLD_", 64 << 20)), int(os.environ.get("MALLOC_MMAP_MAX_", 65_536)),
         int(os.environ.get("MALLOC_MMAP_THRESHOLD_", 32 << 20)),
     )  # fmt: skip
+    trim_malloc()
+
+
+def trim_malloc() -> None:
+    """Return freed memory to the system; with another C library than glibc, do nothing."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(ctypes.c_size_t(0))
 

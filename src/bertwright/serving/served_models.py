@@ -16,6 +16,7 @@ from bertwright.base.files import read_json
 from bertwright.inference.bert import Bert, open_model
 from bertwright.inference.search_commands import MODEL
 from bertwright.inference.search_index import SearchIndex
+from bertwright.kernels.cpu import trim_malloc
 from bertwright.serving.errors import HttpError
 from bertwright.serving.model_methods import METHODS, SEARCH, Method, count_characters, count_tokens
 from bertwright.serving.serve_settings import ServeSettings
@@ -169,6 +170,7 @@ class ServedModels:
         for name, model in self.by_name.items():
             by_name[name].examples = model.examples
         self.by_name, self.index, self.index_model = by_name, index, index_model
+        trim_malloc()  # loading took more: for weights that are shared, for files
 
     def _open_index(self, by_name: dict[str, ServedModel], folder: Path) -> tuple[SearchIndex, str]:
         """Open the index with the served model that it belongs to; load its own model if none is served."""
