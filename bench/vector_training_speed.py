@@ -175,7 +175,7 @@ def main() -> None:
             child.step(counted=number > 0)
     for child in children.values():
         child.close()
-    own, rows = children["bertwright"].seconds, {}
+    own, rows = children["bertwright"].seconds, dict[str, dict[str, float]]()
     print("| | pairs/s (minimum to maximum) | bertwright is, × as fast | peak memory, GB | loss |")
     print("|---|---:|---:|---:|---:|")
     for name, child in children.items():

@@ -156,7 +156,7 @@ def prepare_vectors(settings: DistillSettings, teacher: Bert, reporter: Reporter
 def prepare_logits(settings: DistillSettings, teacher: Bert, reporter: Reporter) -> TaskSettings:
     """Compute a classifier's logits for all texts; return the task that learns them.
 
-    Raises ValueError for translations, of which a classifier has no labels.
+    Raises ValueError for translations, which a classifier does not label.
     """
     from bertwright.tasks.classification import Classification
     from bertwright.tasks.prediction import predict_logits

@@ -27,7 +27,7 @@ WEIGHTS = "decoder.safetensors"  # in a model folder; other programs leave it al
 
 
 def delete_words(text: str, number: int) -> str:
-    """Return a text without a random share of its words, at least one of which stays; `number`: of the text.
+    """Return a text without a random share of its words; at least one stays. `number`: of the text.
 
     >>> delete_words("the bear sees the wolf in the forest", 1), delete_words("bear", 1)
     ('bear sees the the', 'bear')
