@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import bertwright
 from bertwright.kernels.compile import bundled_openmp
 
 CHECK_EVERY_S = 1.0
@@ -64,11 +65,9 @@ def share_cpus(threads: int) -> Iterator[None]:
 
 def _may_limit_spinning() -> bool:
     """Return whether torch's OpenMP library is libgomp, and its spinning is not a choice of the user."""
-    from bertwright import SPIN_COUNT
-
-    is_users = os.environ.get("GOMP_SPINCOUNT", str(SPIN_COUNT)) != str(SPIN_COUNT) or "OMP_WAIT_POLICY" in os.environ
-    library = bundled_openmp()
-    return not is_users and library is not None and library.name.startswith("libgomp")
+    ours, library = str(bertwright.SPIN_COUNT), bundled_openmp()
+    is_ours = os.environ.get("GOMP_SPINCOUNT", ours) == ours and "OMP_WAIT_POLICY" not in os.environ
+    return is_ours and library is not None and library.name.startswith("libgomp")
 
 
 def _watch(threads: int, over: threading.Event) -> None:
