@@ -1,6 +1,6 @@
 """Pre-training beside busy programs: the fair share of the speed, and what sharing costs while nothing else runs.
 
-    python bench/busy_machine.py [--store STORE] [--loads 2 4 6] [--rounds 3] [--seconds 3]
+    python bench/busy_machine.py [--store STORE] [--loads 2 4 6] [--rounds 3] [--seconds 2.5]
 
 The training is that of `make demo` (--config demo, size tiny), with real batches. A load of L is L processes that spin.
 C CPUs divided fairly among T threads of ours and L others give each thread C / (T + L) of a CPU, so the fair speed is
@@ -142,8 +142,8 @@ def main() -> None:
     parser.add_argument("--loads", nargs="+", type=int, default=[2, 4, 6])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quiet-rounds", type=int, default=8, help="of each size, without a load")
-    parser.add_argument("--seconds", type=float, default=3, help="of a turn")
-    parser.add_argument("--settle", type=float, default=1.5, help="seconds of a turn that do not count")
+    parser.add_argument("--seconds", type=float, default=2.5, help="of a turn")
+    parser.add_argument("--settle", type=float, default=2.5, help="seconds of a turn that do not count")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="of a training")
     parser.add_argument("--serve", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--size", default="tiny", help=argparse.SUPPRESS)

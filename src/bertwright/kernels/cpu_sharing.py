@@ -19,7 +19,7 @@ from pathlib import Path
 import bertwright
 from bertwright.kernels.compile import bundled_openmp
 
-CHECK_EVERY_S = 1.0
+CHECK_EVERY_S = 0.5
 # Seconds per second that the threads of this process wait for a CPU, all together: above the first the machine is busy,
 # below the second no longer. The thread that makes batches waits too, beside OpenMP's spinning ones on a free machine.
 BUSY_DELAY, CALM_DELAY = 0.4, 0.2
