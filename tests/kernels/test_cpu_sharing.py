@@ -7,8 +7,10 @@ import itertools
 import os
 import platform
 import sys
+import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -46,6 +48,7 @@ def test_spinning_is_limited_while_threads_wait_for_cpus(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(cpu_sharing, "CHECK_EVERY_S", 0.01)
     monkeypatch.setattr(cpu_sharing, "cpu_delay", grow)
+    monkeypatch.setattr(cpu_sharing, "cpu_of_others", lambda: 2 * delay)
     monkeypatch.setenv("GOMP_SPINCOUNT", str(bertwright.SPIN_COUNT))
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     before = count_threads()
@@ -106,7 +109,22 @@ def test_results_do_not_depend_on_limited_spinning() -> None:
         torch.set_num_threads(before)
 
 
-def test_the_delay_never_shrinks() -> None:
-    delays = [cpu_sharing.cpu_delay() for _ in range(5)]
-    assert all(early <= late for early, late in itertools.pairwise(delays))
-    assert delays[0] >= 0
+def test_own_threads_that_wait_for_each_other_do_not_limit_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that makes batches waits for spinning ones on a machine that nobody else uses."""
+    delays, entered = itertools.count(), threading.Event()
+    monkeypatch.setattr(cpu_sharing, "CHECK_EVERY_S", 0.001)
+    monkeypatch.setattr(cpu_sharing, "cpu_delay", lambda: float(next(delays)))
+    monkeypatch.setattr(cpu_sharing, "cpu_of_others", lambda: 0.0)
+    monkeypatch.setattr(cpu_sharing, "limited_spinning", lambda _: entered.set() or nullcontext())
+    with cpu_sharing.share_cpus(2):
+        wait_until(lambda: next(delays) > 20)
+    assert not entered.is_set()
+
+
+def test_the_clocks_of_a_busy_machine_do_not_run_backwards() -> None:
+    for clock in (cpu_sharing.cpu_delay, cpu_sharing.cpu_of_others):
+        first = clock()
+        for _ in range(100_000):  # work, which is not that of others
+            pass
+        assert clock() >= first - 0.02  # a tick of the kernel, and the work in it
+        assert first >= 0
