@@ -71,8 +71,8 @@ def _may_limit_spinning() -> bool:
 def _watch(threads: int, over: threading.Event) -> None:
     """Limit the spinning of OpenMP's threads while the machine is busy, until the event `over`."""
     clocks, limited = (time.perf_counter, cpu_delay, cpu_of_others), False
-    now = [clock() for clock in clocks]
-    with ExitStack() as limit:
+    with suppress(OSError, RuntimeError), ExitStack() as limit:  # a sandbox without such files; no more threads allowed
+        now = [clock() for clock in clocks]
         while not over.wait(CHECK_EVERY_S):
             before, now = now, [clock() for clock in clocks]
             seconds, *passed = (late - early for late, early in zip(now, before, strict=True))
