@@ -1,6 +1,6 @@
 """Pre-training beside busy programs: the fair share of the speed, and what sharing costs while nothing else runs.
 
-    python bench/busy_machine.py [--store STORE] [--loads 2 4 6] [--rounds 3] [--seconds 3]
+    python bench/busy_machine.py [--store STORE] [--loads 2 4 6] [--rounds 3] [--seconds 2.5]
 
 The training is that of `make demo` (--config demo, size tiny), with real batches. A load of L is L processes that spin.
 C CPUs divided fairly among T threads of ours and L others give each thread C / (T + L) of a CPU, so the fair speed is
@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 ROOT = Path(__file__).resolve().parents[1]
 CONTENDERS = ("adapting", "spinning")
@@ -48,22 +49,23 @@ def make_store(folder: Path) -> Path:
 
 def serve(arguments: argparse.Namespace) -> None:
     """For each number read, train so many seconds; print the tokens, the seconds and the CPU seconds."""
-    import bertwright.training.context as context_module
     from bertwright.base.reporter import MUTE
     from bertwright.cli.options import read_settings
     from bertwright.cli.verbs import VERBS
     from bertwright.pretraining.run import open_run
+    from bertwright.training.context import execution_context
     from bertwright.training.loop import train_steps
     from bertwright.training.prefetch import prefetch
 
-    if arguments.serve == "spinning":
-        context_module.share_cpus = lambda _: nullcontext()
     verb = next(verb for verb in VERBS if verb.name == "pretrain")
     run = str(arguments.store.parent / f"run-{os.getpid()}")
     options = ["--config", "demo", "--size", arguments.size, "--store", str(arguments.store), "--run", run]
     options += ["--steps", "1000000", "--threads", str(arguments.threads)]
     settings = read_settings(verb.load_settings(), "pretrain", options, verb.example, verb.usual.split())
-    with context_module.execution_context(settings.device) as context:
+    with ExitStack() as stack:
+        if arguments.serve == "spinning":
+            stack.enter_context(patch("bertwright.training.context.share_cpus", lambda _: nullcontext()))
+        context = stack.enter_context(execution_context(settings.device))
         spec = open_run(settings, context, MUTE).spec()
         results = train_steps(spec.loss, prefetch(spec.batches(0)), spec.optimizer, spec.schedule)
         for line in sys.stdin:
@@ -140,8 +142,8 @@ def main() -> None:
     parser.add_argument("--loads", nargs="+", type=int, default=[2, 4, 6])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quiet-rounds", type=int, default=8, help="of each size, without a load")
-    parser.add_argument("--seconds", type=float, default=3, help="of a turn")
-    parser.add_argument("--settle", type=float, default=1.5, help="seconds of a turn that do not count")
+    parser.add_argument("--seconds", type=float, default=2.5, help="of a turn")
+    parser.add_argument("--settle", type=float, default=2.5, help="seconds of a turn that do not count")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="of a training")
     parser.add_argument("--serve", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--size", default="tiny", help=argparse.SUPPRESS)
@@ -158,19 +160,33 @@ def main() -> None:
         speeds = {name: [speed for speed, _ in turns[0, name]] for name in CONTENDERS}
         ratio = format_ratio([1 / speed for speed in speeds["spinning"]], [1 / speed for speed in speeds["adapting"]])
         print(f"{size}, quiet: {format_range(speeds['adapting'], ',.0f')} tokens/s, {ratio} × spinning")
-    full = {index: max(statistics.median(turn[index] for turn in quiet["tiny"][0, name]) for name in CONTENDERS)
-            for index in (0, 1)}  # fmt: skip
+    print_shares(loaded, quiet["tiny"], chosen.threads)
+    measured = {
+        f"{size}, load {load}, {name}": values
+        for size, turns in [*quiet.items(), ("tiny", loaded)]
+        for (load, name), values in turns.items()
+    }
+    options = {name: getattr(chosen, name) for name in ("rounds", "quiet_rounds", "seconds", "settle", "threads")}
+    result = {"options": options, "tokens_per_s_and_per_cpu_s": measured}
+    append_result(RESULTS / "busy_machine.jsonl", result, chosen.threads)
+
+
+def print_shares(loaded: Turns, quiet: Turns, threads: int) -> None:
+    """Print the shares of the fair speed, which is that of the fastest contender on a quiet machine, divided."""
+    from bertwright.kernels.cpu import available_cpus
+    from environment import format_range
+
+    full, full_per_cpu = (
+        max(statistics.median(turn[index] for turn in quiet[0, name]) for name in CONTENDERS) for index in (0, 1)
+    )
     print("\n| load | contender | tokens/s | share of the fair speed | tokens per CPU second, of quiet |")
     print("|---:|---|---:|---:|---:|")
     for (load, name), turns in loaded.items():
-        fair = full[0] * min(1, available_cpus() / (chosen.threads + load))
-        shares, per_cpu = [speed / fair for speed, _ in turns], [cpu / full[1] for _, cpu in turns]
-        speed = format_range([speed for speed, _ in turns], ",.0f")
-        print(f"| {load} | {name} | {speed} | {format_range(shares)} | {format_range(per_cpu)} |", flush=True)
-    measured = {f"{size}, load {load}, {name}": values for size, turns in [*quiet.items(), ("tiny", loaded)]
-                for (load, name), values in turns.items()}  # fmt: skip
-    result = {"options": vars(chosen) | {"store": None}, "tokens_per_s_and_per_cpu_s": measured}
-    append_result(RESULTS / "busy_machine.jsonl", result, chosen.threads)
+        fair = full * min(1, available_cpus() / (threads + load))
+        speeds, per_cpu = zip(*turns, strict=True)
+        shares = format_range([speed / fair for speed in speeds])
+        efficiency = format_range([one / full_per_cpu for one in per_cpu])
+        print(f"| {load} | {name} | {format_range(speeds, ',.0f')} | {shares} | {efficiency} |", flush=True)
 
 
 if __name__ == "__main__":

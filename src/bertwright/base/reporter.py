@@ -97,7 +97,7 @@ def no_progress() -> Iterator[Advance]:
 def report_steps(write: Callable[[str], None], steps: int, done: int) -> Advance:
     """Return a function that writes, at most every `PRINT_EVERY_S`, the step, its figures and the time left.
 
-    The time left is that of the remaining steps at the recent speed. `done`: steps before this process.
+    The time left assumes the recent speed. `done`: steps before this process.
     """
     step, started = done, time.perf_counter()
     printed, recent = started, deque([(started, done)])

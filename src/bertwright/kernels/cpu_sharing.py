@@ -16,12 +16,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import bertwright
 from bertwright.kernels.compile import bundled_openmp
 
-CHECK_EVERY_S = 1.0
-# Seconds per second that the threads of this process wait for a CPU, all together: above the first the machine is busy,
-# below the second no longer. The thread that makes batches waits too, beside OpenMP's spinning ones on a free machine.
-BUSY_DELAY, CALM_DELAY = 0.4, 0.2
+CHECK_EVERY_S = 0.5
+BUSY = 0.2  # CPUs: the machine is busy if this process's threads lack more of them, and other programs use more
 SHORT_SLICE_NS = 100_000  # the shortest time slice that Linux grants
 SETATTR_GETATTR = {"x86_64": (314, 315), "aarch64": (274, 275)}  # system calls, for which glibc 2.40 has no functions
 TASKS = Path("/proc/self/task")
@@ -64,20 +63,20 @@ def share_cpus(threads: int) -> Iterator[None]:
 
 def _may_limit_spinning() -> bool:
     """Return whether torch's OpenMP library is libgomp, and its spinning is not a choice of the user."""
-    from bertwright import SPIN_COUNT
-
-    is_users = os.environ.get("GOMP_SPINCOUNT", str(SPIN_COUNT)) != str(SPIN_COUNT) or "OMP_WAIT_POLICY" in os.environ
-    library = bundled_openmp()
-    return not is_users and library is not None and library.name.startswith("libgomp")
+    ours, library = str(bertwright.SPIN_COUNT), bundled_openmp()
+    is_ours = os.environ.get("GOMP_SPINCOUNT", ours) == ours and "OMP_WAIT_POLICY" not in os.environ
+    return is_ours and library is not None and library.name.startswith("libgomp")
 
 
 def _watch(threads: int, over: threading.Event) -> None:
     """Limit the spinning of OpenMP's threads while the machine is busy, until the event `over`."""
-    limited, delay, since = False, cpu_delay(), time.perf_counter()
-    with ExitStack() as limit:
+    clocks, limited = (time.perf_counter, cpu_delay, cpu_of_others), False
+    with suppress(OSError, RuntimeError), ExitStack() as limit:  # a sandbox without such files; no more threads allowed
+        now = [clock() for clock in clocks]
         while not over.wait(CHECK_EVERY_S):
-            delay_before, delay, since_before, since = delay, cpu_delay(), since, time.perf_counter()
-            busy = delay - delay_before > (CALM_DELAY if limited else BUSY_DELAY) * (since - since_before)
+            before, now = now, [clock() for clock in clocks]
+            seconds, *passed = (late - early for late, early in zip(now, before, strict=True))
+            busy = min(passed) > BUSY * seconds
             if busy and not limited:
                 limit.enter_context(limited_spinning(threads))
             elif limited and not busy:
@@ -92,6 +91,15 @@ def cpu_delay() -> float:
         with suppress(OSError, IndexError, ValueError):  # a thread that has ended; a kernel without these statistics
             nanoseconds += int((task / "schedstat").read_text(encoding="ascii").split()[1])
     return nanoseconds / 1e9
+
+
+def cpu_of_others() -> float:
+    """Return the CPU seconds that all other programs have used; on a free machine, only own threads wait for own ones.
+
+    A container sees the programs of the whole machine.
+    """
+    user, nice, system = map(int, Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=4)[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
 @contextmanager
