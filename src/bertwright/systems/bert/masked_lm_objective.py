@@ -52,7 +52,7 @@ class MaskedLMWithNextSentence(MaskedLM):
 class FamilyMaskedLM(MaskedLM):
     """Masked tokens of single texts, for a system with BERT's encoder: consecutive sentences, as many as fit.
 
-    Model and configuration are those of the system's folders.
+    The record of the system's folders has model and configuration.
     """
 
     model_type: ClassVar[str]
