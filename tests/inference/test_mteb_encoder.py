@@ -57,7 +57,10 @@ def test_mteb_computes_the_same_score(one_layer_folder: Path) -> None:
 
     task = LocalPairs()
     rows = {"sentence1": TEXTS, "sentence2": second, "score": scores}
-    task.dataset, task.data_loaded = datasets.DatasetDict({"test": datasets.Dataset.from_dict(rows)}), True
+    table = datasets.table.InMemoryTable.from_pydict(rows)
+    # With a fingerprint, because some versions of `datasets` cannot compute one.
+    task.dataset = datasets.DatasetDict({"test": datasets.Dataset(table, fingerprint="local")})
+    task.data_loaded = True
     model = make_model(one_layer_folder)
     result = mteb.evaluate(bertwright.MtebEncoder(model), task, cache=None, show_progress_bar=False)
     (found,) = result.task_results[0].scores["test"]

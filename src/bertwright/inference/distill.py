@@ -169,6 +169,7 @@ def prepare_logits(settings: DistillSettings, teacher: Bert, reporter: Reporter)
     assert model is not None
     if settings.translations:
         raise ValueError(f"translations: {settings.teacher} is a classifier; name --texts")
+    examples: list[TextExample[str]]
     if task.text_pair is None:
         examples = [TextExample(row.anchor, None, None, row.location) for row in read_rows(settings)]
     else:

@@ -48,8 +48,8 @@ def read_record(path: Path) -> OutputRecord:
     beside = path.with_suffix(RECORD)
     try:
         values: Any = read_json(beside)
-        digests = [str(values[name]) for name in ("teacher", "texts", "outputs")]
-        return OutputRecord(*digests, tuple(map(str, values["labels"])))
+        teacher, texts, outputs = (str(values[name]) for name in OutputRecord._fields[:3])
+        return OutputRecord(teacher, texts, outputs, tuple(map(str, values["labels"])))
     except (OSError, KeyError, TypeError):
         raise ValueError(f"{beside}: expected the record of {path.name}; delete both, and distill again") from None
 

@@ -81,8 +81,9 @@ class DenoisingHead(VectorHead):
         vectors = super().forward(states, batch, drop)
         if not self.training:
             return vectors
-        (encoder,), ids = self.shared, batch.input.input_ids  # type: ignore[attr-defined]
-        hidden = self.decode(vectors.to(states.dtype), *batch.labels.unbind(1), ids[0])
+        (encoder,), first = self.shared, batch.input.input_ids[0]  # type: ignore[attr-defined]
+        ids, places = batch.labels.unbind(1)
+        hidden = self.decode(vectors.to(states.dtype), ids, places, first)
         return WrittenTokens(self.written(hidden), encoder.embeddings.word.weight, self.written.bias)
 
     def decode(self, vectors: Tensor, ids: Tensor, places: Tensor, first: Tensor) -> Tensor:
