@@ -40,12 +40,12 @@ style: install
 types: install
 	$(BIN)/mypy
 
-# mypy has one thread and takes a minute, so it runs beside the tests.
+# mypy has one thread and takes minutes, so it runs beside the tests.
 test: style
 	$(MAKE) --jobs 2 types tests
 
 # A process for each core, of one thread each; a file's tests stay together, for what they share. conftest.py orders them.
-tests:
+tests: install
 	BERTWRIGHT_REQUIRE_NATIVE=1 OMP_NUM_THREADS=1 $(BIN)/pytest -m 'not slow' --numprocesses auto \
 	    --dist loadfile --no-loadscope-reorder
 

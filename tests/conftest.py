@@ -38,7 +38,7 @@ for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.S
 
 
 # Files that take longest start first: a process that began one of them last would run alone for a minute.
-LONGEST = [f"test_{name}.py" for name in ("readme", "instruction_sets", "experiment_runs", "pretrain", "finetune")]
+LONGEST = [f"test_{name}.py" for name in ("instruction_sets", "experiment_runs", "pretrain", "readme", "finetune")]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

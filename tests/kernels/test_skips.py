@@ -24,7 +24,9 @@ def test_with_a_fixture(fixture): pass
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kernels are required on Linux only")
-@pytest.mark.parametrize(("required", "expected"), [("1", "2 skipped, 2 errors"), ("0", "4 skipped")])
+@pytest.mark.parametrize(
+    ("required", "expected"), [("1", "2 skipped, 2 errors"), pytest.param("0", "4 skipped", marks=pytest.mark.slow)]
+)
 def test_skips_fail_where_kernels_are_required(required: str, expected: str, tmp_path: Path) -> None:
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
     (tmp_path / "test_examples.py").write_text(TESTS)

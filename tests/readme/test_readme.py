@@ -85,11 +85,9 @@ def run_command(given: tuple[list[str], Path, Path]) -> None:
     sys.exit(code)
 
 
-SLOW = pytest.mark.slow
-
-
-@pytest.mark.parametrize("short", [True, pytest.param(False, marks=SLOW)])
-@pytest.mark.parametrize("name", [TOURS[0], pytest.param(TOURS[1], marks=SLOW)])  # another test compares commands
+@pytest.mark.slow
+@pytest.mark.parametrize("short", [True, False])
+@pytest.mark.parametrize("name", TOURS)
 def test_the_tour_works_as_printed(tmp_path: Path, name: str, short: bool) -> None:
     (tmp_path / "demo").symlink_to(ROOT / "demo")
     program = ""
