@@ -1,8 +1,7 @@
-"""Measure the systems with BERT's layers beside a BERT of the same shape, and what a large vocabulary costs.
+"""Measure the systems with BERT's layers beside a BERT of the same shape.
 
 Each contender runs the same texts through its encoder: states alone, and states with the gradients of all weights. The
-vocabulary is the same for all, so that a ratio is that of the networks. Then RoBERTas of one shape and several
-vocabularies take whole steps of fine-tuning: a row of the word table that had no gradient so far only decays.
+vocabulary is the same for all (bench/roberta.py has large ones), so that a ratio is that of the networks.
 
 In a round each contender runs once, in a new random order, between two runs of the first one; its ratio is to the mean
 of both, so that a drift of the machine's speed cancels out. Printed are the median of the ratios and its 95 % interval,
@@ -25,14 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from bertwright.base.files import write_json
 from bertwright.kernels.cpu import configure_malloc
-from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import TokenBatch, from_flat
-from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.albert.albert import AlbertConfig, AlbertEncoder
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
@@ -40,14 +35,10 @@ from bertwright.systems.distilbert.distilbert import DistilBertConfig, DistilBer
 from bertwright.systems.electra.electra import ElectraConfig, ElectraEncoder
 from bertwright.systems.mpnet.mpnet import MpnetConfig, MpnetEncoder
 from bertwright.systems.roberta.roberta import RobertaConfig, RobertaEncoder
-from bertwright.training.optimizer import make_optimizer
-from bertwright.training.optimizer_settings import OptimizerSettings
 from environment import commit, describe_machine, make_parser, use_threads
 
 SHAPE = {"hidden_size": 768, "num_layers": 4, "num_heads": 12, "intermediate_size": 3072, "max_positions": 128}
-VOCABULARY, LARGE_VOCABULARY = 30_522, 250_002
-TUNED: dict[str, Any] = {"hidden_size": 384, "num_layers": 6, "num_heads": 12, "intermediate_size": 1536}
-TUNED_TEXTS, TUNED_LENGTH = 32, 30
+VOCABULARY = 30_522
 Seconds = dict[str, list[tuple[float, float]]]
 """Seconds and ratio of each run, by contender."""
 Figures = dict[str, dict[str, float]]
@@ -85,25 +76,6 @@ def read(encoder: BertEncoder, batch: TokenBatch) -> None:
 def train(encoder: BertEncoder, batch: TokenBatch) -> None:
     encoder.zero_grad()
     encoder(batch).square().mean().backward()
-
-
-def make_step(vocab_size: int, weight_decay: float = 0.01) -> Callable[[], object]:
-    """Return a step of fine-tuning a RoBERTa on new random tokens."""
-    encoder = RobertaEncoder(RobertaConfig(vocab_size, **TUNED))
-    encoder.sparse_gradients = True
-    model = EncoderForTask(encoder, HeadSpec("sequence", 2)).train()
-    optimizer = make_optimizer(model, OptimizerSettings(weight_decay=weight_decay))
-    rng, lengths = np.random.default_rng(0), np.full(TUNED_TEXTS, TUNED_LENGTH)
-    labels = torch.from_numpy(rng.integers(0, 2, TUNED_TEXTS))
-
-    def step() -> None:
-        ids = rng.integers(5, VOCABULARY, TUNED_TEXTS * TUNED_LENGTH)
-        batch = from_flat(ids, None, lengths).with_dropout(optimizer.steps + 1)
-        task = TaskBatch(batch, batch.packing.first_positions, np.ones(TUNED_TEXTS, np.int64), labels, TUNED_TEXTS)
-        F.cross_entropy(model(task), labels).backward()  # type: ignore[no-untyped-call]
-        optimizer.step(3e-5, optimizer.gradient_norm())
-
-    return step
 
 
 def run(work: Callable[[BertEncoder, TokenBatch], None], encoder: BertEncoder, batch: TokenBatch, device: str) -> None:
@@ -154,15 +126,6 @@ def measure(options: argparse.Namespace) -> Iterator[tuple[str, Figures]]:
             system: partial(run, work, encoder, batch, options.device) for system, encoder in models.items()
         }
         yield name, compare(contenders, options.rounds, clock)
-    if options.device == "cpu":
-        shown = f"vocabulary of {VOCABULARY:,}"
-        steps = {
-            shown: make_step(VOCABULARY),
-            f"vocabulary of {LARGE_VOCABULARY:,}": make_step(LARGE_VOCABULARY),
-            f"vocabulary of {LARGE_VOCABULARY:,}, no weight decay": make_step(LARGE_VOCABULARY, 0.0),
-            f"{shown} again": make_step(VOCABULARY),
-        }
-        yield "steps of fine-tuning, L6 H384", compare(steps, options.rounds // 3, clock)
 
 
 def compare(contenders: Mapping[str, Callable[[], object]], rounds: int, clock: Callable[[], float]) -> Figures:

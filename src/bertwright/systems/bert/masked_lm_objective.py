@@ -12,6 +12,7 @@ from bertwright.systems.bert.bert_base import BertObjective, check_memory, new_b
 if TYPE_CHECKING:
     from bertwright.objectives.data_settings import DataSettings
     from bertwright.pretraining.settings import ModelSettings
+    from bertwright.systems.bert.bert_config import BertConfig
     from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
 
 
@@ -75,7 +76,7 @@ class FamilyMaskedLM(MaskedLM):
     def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> MaskedLanguageModel:
         from bertwright.interop.model_format import find_architecture
 
-        config = settings.config_of(find_architecture(self.model_type).config, vocab_size)
+        config = settings.config_of(cast("type[BertConfig]", find_architecture(self.model_type).config), vocab_size)
         check_memory(config)
         if self.has_schemes:
             return new_bert(settings, config, seed, self.model_class)
