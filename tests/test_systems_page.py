@@ -12,8 +12,8 @@ HEAD = """# Systems
 
 BERT and the systems that it is compared with. All that is known of one is in `src/bertwright/systems/NAME/`; the tables
 of this page are written from its record, `defaults.py` (`python tests/test_systems_page.py`). After `pretrain` stand
-the objectives (`--objective`), after the other commands the names for `--architecture`; their help describes each, and
-the sizes.
+the objectives (`--objective`), after the other commands the names for `--architecture`; their help says what each is,
+and the sizes.
 
 | folder | system | trained by | `model_type` |
 |---|---|---|---|

@@ -75,7 +75,9 @@ def read_origins(page: Path) -> dict[str, str]:
     return dict(re.findall(row, page.read_text(encoding="utf-8")))
 
 
-def test_report_says_where_each_setting_is_from(tmp_path: Path, tiny_bert: Path, review_files: Path) -> None:
+def test_report_says_where_each_setting_is_from(
+    tmp_path: Path, tiny_bert: Path, review_files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "short.toml").write_text(
         "epochs = 0.2\nlog_every = 4\nkeep_checkpoints = true\n[tuning]\nhead_init = 'random'\n"
     )
@@ -97,6 +99,9 @@ def test_report_says_where_each_setting_is_from(tmp_path: Path, tiny_bert: Path,
         "optimizer.weight_decay": "default",
     }
     assert {name: origins[name] for name in expected} == expected
+    (tmp_path / "run" / "origins.json").write_text("[]")
+    assert run_command(["report", str(tmp_path / "run"), "--output", str(tmp_path / "again.html"), "--no-errors"]) == 2
+    assert f"{tmp_path / 'run' / 'origins.json'}: expected an object" in capsys.readouterr().err
 
 
 def test_report_of_a_grid_shows_its_table_and_the_errors_of_the_chosen_model(

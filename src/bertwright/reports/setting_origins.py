@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from bertwright.base.files import read_json, read_utf8
+from bertwright.base.files import read_utf8
 from bertwright.base.settings import (
     default_table,
     derived_defaults,
@@ -19,7 +19,7 @@ from bertwright.base.settings import (
 )
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.training.run_folder import ORIGINS_FILE
+from bertwright.training.run_folder import read_origins
 from bertwright.translation.settings import TrainTranslationSettings
 from bertwright.trials.grid_settings import GridSettings
 from bertwright.trials.ladder_settings import LadderSettings
@@ -40,7 +40,7 @@ def find_origins(table: Mapping[str, Any], run: Path) -> dict[str, str]:
     from other settings, as the learning rate does from the model folder. Everything else is "stated": by a call in
     Python, by a grid for its runs, or by an earlier version, whose runs have no record.
     """
-    recorded = read_json(run / ORIGINS_FILE) if (run / ORIGINS_FILE).is_file() else {}
+    recorded = read_origins(run)
     command = read_utf8(run / "settings.toml").removeprefix("# bertwright ").partition(":")[0]
     stated = _select(table, recorded) if recorded else {**table}
     try:

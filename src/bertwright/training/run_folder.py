@@ -224,7 +224,16 @@ def write_run_settings(settings: Resumable, command: str) -> None:
     """
     started = replace(settings, resume=False)  # type: ignore[type-var]
     write_settings(settings.run / "settings.toml", started, f"bertwright {command}: all settings, defaults included")
-    path = settings.run / ORIGINS_FILE
-    before = read_json(path) if settings.resume and path.is_file() else {}
+    before = read_origins(settings.run) if settings.resume else {}
     if origins := before | dict(ORIGINS.get()):
-        write_json(path, {name: origin for name, origin in origins.items() if name != "resume"})
+        content = {name: origin for name, origin in origins.items() if name != "resume"}
+        write_json(settings.run / ORIGINS_FILE, content)
+
+
+def read_origins(run: Path) -> dict[str, Any]:
+    """Return the origins that a run has recorded; empty if it has none. Raises ValueError for a damaged file."""
+    path = run / ORIGINS_FILE
+    origins = read_json(path) if path.is_file() else {}
+    if not isinstance(origins, dict):
+        raise ValueError(f"{path}: expected an object, got a {type(origins).__name__}; delete the file")
+    return origins
