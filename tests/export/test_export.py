@@ -380,7 +380,7 @@ def test_numbers_in_other_files_are_refused(foreign: Path, change: Callable[[Any
         bertwright.load(foreign)
 
 
-def test_an_index_is_told_apart_from_that_of_another_graph(folders: Folders, foreign: Path) -> None:
+def test_an_index_knows_the_graph_of_its_vectors(folders: Folders, foreign: Path) -> None:
     def weights(folder: Path) -> str:
         return str(describe_model(bertwright.load(folder))["weights"])
 

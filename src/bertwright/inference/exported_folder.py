@@ -200,7 +200,7 @@ class ExportedEncoder(TextEncoder):
         super().__init__(config)
         self.session, self.kind = session, report.kind
         digests = "".join(f"{name} {digest}" for name, digest in sorted(report.values.get("digests", {}).items()))
-        # Names the device, and makes the state of one graph differ from that of another.
+        # Names the device; two graphs differ in it, so that an index knows the graph of its vectors.
         self.digests = nn.Parameter(torch.tensor([float(byte) for byte in digests.encode()]), requires_grad=False)
 
     def hidden_states(
