@@ -248,11 +248,25 @@ def _list_errors(found: Predicted) -> Iterator[str]:
     for example, prediction in wrong[:WORST]:
         gold = task.gold_columns(example)
         texts = " / ".join(str(value) for name, value in gold.items() if name not in ("location", "gold"))
-        shown = (value for name, value in task.to_record(example, prediction).items() if not name.startswith("p("))
+        record = task.to_record(example, prediction)
         place = str(gold.get("location", "")).rpartition("/")[2]
+        if {"words", "tags"} <= record.keys():
+            spans = (_join_tagged(record["words"], tags) for tags in (gold["gold"], record["tags"]))
+            rows.append((place, " ".join(record["words"]), *spans))
+            continue
+        shown = (value for name, value in record.items() if not name.startswith("p("))
         rows.append((place, texts, _plain(gold.get("gold")), ", ".join(map(_plain, shown))))
     yield f"<h3>Worst of {len(wrong):,} errors in {len(pairs):,} dev examples</h3>"
     yield make_table(("place", "text", "gold", "predicted"), rows, (0, 1, 2, 3))
+
+
+def _join_tagged(words: Sequence[str], tags: Sequence[str]) -> str:
+    """Return the words with another tag than O, each with its tag.
+
+    >>> _join_tagged(["Ada", "lives", "in", "Bonn"], ["B-PER", "O", "O", "B-LOC"])
+    'Ada (B-PER), Bonn (B-LOC)'
+    """
+    return ", ".join(f"{word} ({tag})" for word, tag in zip(words, tags, strict=False) if tag != "O")
 
 
 def describe_settings(run: RunRecord) -> Iterator[str]:
