@@ -3,8 +3,8 @@
     python bench/serving.py [--seconds 15] [--rounds 2]
 
 In turns, on the same texts of 5 to 200 tokens: `Bert.embed` in a process of its own (lists of 32 in order of arrival);
-`bertwright serve` with 64 connections, 32 texts and one text a request, and with one connection; one client with 16
-tokens; arrivals at twice the capacity that do not wait for replies; and a plain server, Starlette with
+`bertwright serve`, float32 and int8, with 64 connections, 32 texts and one text a request, and with one connection; one
+client with 16 tokens; arrivals at twice the capacity that do not wait for replies; and a plain server, Starlette with
 sentence-transformers' `encode` per request, as people write it. Further: the seconds from the start of a process to its
 first answer, by `load` and by the server; and the memory of a server with one and with three heads on a BERT base. The
 load comes from this process; its CPU seconds are taken off: rate = texts / (seconds − CPU seconds of this process /
@@ -28,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -206,8 +207,8 @@ def is_healthy(port: int) -> bool:
         return False
 
 
-def our_command(port: int, max_wait: float = 120, models: Sequence[str] = ()) -> list[str]:
-    settings = ["--port", str(port), "--dtype", "float32", "--max-wait", str(max_wait)]
+def our_command(port: int, max_wait: float = 120, models: Sequence[str] = (), dtype: str = "float32") -> list[str]:
+    settings = ["--port", str(port), "--dtype", dtype, "--max-wait", str(max_wait)]
     return ["-m", "bertwright", "serve", *(models or [str(minilm())]), *settings]
 
 
@@ -289,6 +290,7 @@ def measure(seconds: float) -> Iterator[dict[str, Any]]:
     with running(lambda port: our_command(port, max_wait=1)) as server:
         load = asyncio.run(open_loop(server.port, make_texts(4_096, 5, 200), 2 * capacity, seconds))
         yield {"what": "bertwright, arrivals at twice the capacity", **load.describe()}
+    yield from measure_server("bertwright int8", partial(our_command, dtype="int8"), seconds)
     yield from measure_server("plain", plain_command, seconds)
     yield {"what": "start", **measure_start()}
     yield {"what": "memory", **measure_memory()}
