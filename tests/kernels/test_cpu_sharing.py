@@ -35,8 +35,8 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 @needs_libgomp
-def test_spinning_is_limited_while_threads_wait_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The threads that limit it start when the delay grows, and end when it grows no longer."""
+def test_spinning_and_slices_are_limited_while_threads_wait_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads that limit spinning start when the delay grows, and end when it grows no longer."""
     delay, growth = 0.0, 1.0
 
     def grow() -> float:
@@ -49,14 +49,18 @@ def test_spinning_is_limited_while_threads_wait_for_cpus(monkeypatch: pytest.Mon
     monkeypatch.setattr(cpu_sharing, "cpu_of_others", lambda: 2 * delay)
     monkeypatch.setenv("GOMP_SPINCOUNT", str(bertwright.SPIN_COUNT))
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
-    before = count_threads()
+    before, own_slice = count_threads(), slice_of_this_thread()
+    short = own_slice and cpu_sharing.SHORT_SLICE_NS  # 0 before Linux 6.12 and in some sandboxes
     with cpu_sharing.share_cpus(2):
         wait_until(lambda: count_threads() >= before + 3)  # a team, its owner, the watcher
+        wait_until(lambda: slice_of_this_thread() == short)
         growth = 0.0
         wait_until(lambda: count_threads() == before + 1)
+        wait_until(lambda: slice_of_this_thread() == own_slice)
         growth = 1.0
         wait_until(lambda: count_threads() >= before + 3)
     wait_until(lambda: count_threads() == before)
+    assert slice_of_this_thread() == own_slice
 
 
 @pytest.mark.parametrize("variable", [{"GOMP_SPINCOUNT": "77"}, {"OMP_WAIT_POLICY": "active"}])
@@ -76,6 +80,8 @@ def test_one_thread_changes_nothing() -> None:
 
 def slice_of_this_thread() -> int:
     """Return the time slice in nanoseconds; 0 if the kernel has none of its own for each thread."""
+    if platform.machine() not in cpu_sharing.SETATTR_GETATTR:
+        return 0
     attributes = cpu_sharing.SchedAttr()
     call = cpu_sharing.SETATTR_GETATTR[platform.machine()][1]
     assert ctypes.CDLL(None).syscall(call, 0, ctypes.byref(attributes), ctypes.sizeof(attributes), 0) == 0
@@ -83,12 +89,10 @@ def slice_of_this_thread() -> int:
 
 
 @pytest.mark.skipif(platform.machine() not in cpu_sharing.SETATTR_GETATTR, reason="a processor without known calls")
-def test_time_slices_are_short_until_the_block_ends() -> None:
+def test_short_slices_leave_the_priority_as_it_is() -> None:
     before, priority = slice_of_this_thread(), os.nice(0)
-    if before == 0:
-        pytest.skip("Linux before 6.12, or a sandbox")
-    with cpu_sharing.share_cpus(2):
-        assert slice_of_this_thread() == cpu_sharing.SHORT_SLICE_NS
+    with cpu_sharing.short_slices():
+        assert slice_of_this_thread() == (before and cpu_sharing.SHORT_SLICE_NS)
         assert os.nice(0) == priority
     assert slice_of_this_thread() == before
 

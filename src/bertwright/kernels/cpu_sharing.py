@@ -40,25 +40,21 @@ class SchedAttr(ctypes.Structure):
 def share_cpus(threads: int) -> Iterator[None]:
     """Adapt this process to other programs until the block ends. Results do not depend on it.
 
-    Two things change, on Linux, if the process computes with several threads. While they have to wait for CPUs, they no
-    longer spin, unless the user has set how they wait. And their time slices are short (Linux 6.12): their share of the
-    CPUs stays, but a thread that is woken gets its turn sooner, so that the others wait less for it.
+    While they have to wait for CPUs, the threads of a process that computes with several no longer spin, and their time
+    slices are short (Linux 6.12): their share of the CPUs stays, but a thread that is woken gets its turn sooner, so
+    that the others wait less for it. Elsewhere than on Linux, and if the user has set how threads wait, nothing changes.
     """
-    if threads == 1 or not TASKS.is_dir():
+    if threads == 1 or not TASKS.is_dir() or not _may_limit_spinning():
         yield
         return
     over = threading.Event()
     watcher = threading.Thread(target=_watch, args=(threads, over), name="CPU sharing", daemon=True)
-    _set_slices(SHORT_SLICE_NS)
-    if _may_limit_spinning():
-        watcher.start()
+    watcher.start()
     try:
         yield
     finally:
         over.set()
-        if watcher.ident is not None:
-            watcher.join()
-        _set_slices(0)
+        watcher.join()
 
 
 def _may_limit_spinning() -> bool:
@@ -69,7 +65,7 @@ def _may_limit_spinning() -> bool:
 
 
 def _watch(threads: int, over: threading.Event) -> None:
-    """Limit the spinning of OpenMP's threads while the machine is busy, until the event `over`."""
+    """Limit spinning and time slices while the machine is busy, until the event `over`."""
     clocks, limited = (time.perf_counter, cpu_delay, cpu_of_others), False
     with suppress(OSError, RuntimeError), ExitStack() as limit:  # a sandbox without such files; no more threads allowed
         now = [clock() for clock in clocks]
@@ -79,6 +75,7 @@ def _watch(threads: int, over: threading.Event) -> None:
             busy = min(passed) > BUSY * seconds
             if busy and not limited:
                 limit.enter_context(limited_spinning(threads))
+                limit.enter_context(short_slices())
             elif limited and not busy:
                 limit.close()
             limited = busy
@@ -125,8 +122,18 @@ def limited_spinning(threads: int) -> Iterator[None]:
         holder.join()
 
 
+@contextmanager
+def short_slices() -> Iterator[None]:
+    """Give the threads of this process, and those that they start, the shortest time slices until the block ends."""
+    _set_slices(SHORT_SLICE_NS)
+    try:
+        yield
+    finally:
+        _set_slices(0)
+
+
 def _set_slices(nanoseconds: int) -> None:
-    """Set the time slice of this process's threads, which later ones inherit; 0: the system's default.
+    """Set the time slice of this process's threads; 0: the system's default.
 
     A system that has no time slices of threads ignores or denies this.
     """
