@@ -42,7 +42,7 @@ def share_cpus(threads: int) -> Iterator[None]:
 
     While they have to wait for CPUs, the threads of a process that computes with several no longer spin, and their time
     slices are short (Linux 6.12): their share of the CPUs stays, but a thread that is woken gets its turn sooner, so
-    that the others wait less for it. Elsewhere than on Linux, and if the user has set how threads wait, nothing changes.
+    that the others wait less for it. Nothing changes on other systems, and if the user has set how threads wait.
     """
     if threads == 1 or not TASKS.is_dir() or not _may_limit_spinning():
         yield
