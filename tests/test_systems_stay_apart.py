@@ -24,6 +24,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "inference.convert": {"bert.google", "elmo.allennlp"},
     "exporting.export_graph": {"bert.padded_bert", "bert.bert_for_pretraining"},  # the graph of a BERT
     "tasks.task_folder": {"bert.bert_config"},  # the direction of a BERT
+    "tasks.denoising": {"bert.denoising_head"},  # TSDAE's decoder has a BERT's layers
     "finetuning.run": {"bert.bert_config"},  # the dropout of attention weights
     "pretraining.settings": {"bert.bert_config"},  # the sizes of a new BERT are settings of their own
     "trials.composed_model": {"bert.bert_config", "bert.bert_encoder"},  # the composed models of table 5

@@ -26,5 +26,5 @@ def test_stream_numbers_decide_the_bits_of_every_run() -> None:
     assert [(stream.name, int(stream)) for stream in Stream] == [
         ("ORDER", 0), ("PHASE", 1), ("SEGMENT", 2), ("MASK", 3), ("DROPOUT", 4),
     ]  # fmt: skip
-    assert [int(stream) for stream in (*TaskStream, *ProbeStream)] == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert [int(stream) for stream in (*TaskStream, *ProbeStream)] == [0, 1, 2, 3, 4, 5, 0, 1, 2]
     assert derive_key(0, Stream.DROPOUT, 5) == derive_key(0, 4, 5)

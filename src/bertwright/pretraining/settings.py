@@ -72,7 +72,7 @@ class ModelSettings:
     earlier; normal: all weights are independent draws (Google's code). Unset: mimetic below a hidden size of 768, else
     normal, for every objective."""
     architecture: str = DEFAULT
-    """Kind of model; unset: that of --init. {architectures}. Each has its own objectives and, as defaults, its paper's
+    """Kind of model; unset: as in --init. {architectures}. Each has its own objectives and, as defaults, its paper's
     settings: --architecture NAME --help shows them."""
 
     def __post_init__(self) -> None:
@@ -213,7 +213,7 @@ class PretrainSettings:
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return the objective of the architecture that a TOML table names, or the reverse, and their settings.
 
-        If it names neither, the architecture is that of the model to start from.
+        If it names neither, it is the architecture of the model to start from.
         """
         model, data = (dict(table.get(part) or {}) for part in ("model", "data"))
         named, architecture = str(data.get("objective")), model.get("architecture")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
 class HttpError(Exception):
@@ -15,3 +16,6 @@ class HttpError(Exception):
     def __init__(self, message: str, status: int, kind: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.status, self.kind, self.headers = status, kind, headers or {}
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.status, self.kind, self.headers)

@@ -67,7 +67,10 @@ def add_decoder(model: EncoderForTask, seed: int, folder: Path | None) -> None:
 
 
 def write_decoder(model: EncoderForTask, folder: Path) -> None:
-    """Write the decoder's weights into the model's folder, so that its training can go on."""
+    """Write the weights of a decoder, if the model has one, into its folder, so that its training can go on."""
     from safetensors.torch import save_file
 
-    save_file({name: tensor.contiguous() for name, tensor in model.head.state_dict().items()}, folder / WEIGHTS)
+    from bertwright.systems.bert.denoising_head import DenoisingHead
+
+    if isinstance(model.head, DenoisingHead):
+        save_file({name: tensor.contiguous() for name, tensor in model.head.state_dict().items()}, folder / WEIGHTS)

@@ -35,7 +35,6 @@ from bertwright.models.encoder import EncoderConfig, EncoderModel
 from bertwright.models.heads import VectorHead
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
-from bertwright.systems.bert.denoising_head import DenoisingHead
 from bertwright.tasks.classification import format_labels
 from bertwright.tasks.denoising import write_decoder
 from bertwright.tasks.task import AnyTask, Task
@@ -204,8 +203,7 @@ def write_task_folder(folder: Path, trained: TaskModel, tokenizer: TextTokenizer
     if isinstance(model.head, VectorHead) and isinstance(model.head.layers, SentenceModules):
         write_model(folder, EncoderModel(model.encoder), tokenizer, modules=model.head.layers)
         write_task(folder, trained.task)
-        if isinstance(model.head, DenoisingHead):
-            write_decoder(model, folder)
+        write_decoder(model, folder)
         write_checksums(folder)
         return
     if trained.task.head_scale != 1:  # other threads may predict with the model: scale a copy of its head
