@@ -379,6 +379,6 @@ def test_kernels_compile_for_gpus_that_are_not_there_and_keep_most_values_in_reg
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()[2:]]
     assert len(rows) == 17
     # Bytes per thread; with tiles that fit whole, attention's backward pass takes longer on an H200.
-    # The backward pass with a bias (MPNet) keeps the bias's gradient on the stack; no GPU was at hand to tune its tiles.
+    # The backward pass with a bias (MPNet) has the bias's gradient on the stack; no GPU was at hand to tune its tiles.
     limits = {name: 520 if "backward" in name and "bias" in name else 160 for name, *_ in rows}
     assert all(int(stack) <= limits[name] for name, _, _, stack, *_ in rows), result.stdout
