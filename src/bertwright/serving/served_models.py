@@ -194,6 +194,7 @@ class ServedModels:
         """Find the methods of all models, and check their first answers."""
         for model in self.by_name.values():
             model.warm_up()
+        trim_malloc()  # the first answers took more
         self.is_ready = True
 
     def find(self, name: str) -> ServedModel:
