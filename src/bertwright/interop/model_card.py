@@ -86,8 +86,10 @@ def _scores_of(settings: Mapping[str, Any], report: Mapping[str, Any]) -> Iterat
         if not re.search(" before$|^last checkpoint", split):  # translation averages checkpoints into the model
             files = task.get(split) or settings.get("dev_source") or [f"{task.get('task', '')} {split}".strip()]
             names = ", ".join(Path(name).name for name in ([files] if isinstance(files, str) else files))
-            floors = {name: found[split] for name, found in report.get("linear_floor", {}).items() if split in found}
-            yield Scores(names, split, {"": scores, **floors})
+            others = {name: found[split] for name, found in report.get("linear_floor", {}).items() if split in found}
+            if before := report["scores"].get(f"{split} before"):
+                others["before training"] = before
+            yield Scores(names, split, {"": scores, **others})
     if held_out := report.get("held_out_after"):
         scores = {name: value for name, value in held_out.items() if name not in ("kind", "step")}
         yield Scores("documents of the store", "held-out", {"": scores})
@@ -121,7 +123,7 @@ def _metadata(title: str, settings: Mapping[str, Any], scores: list[Scores], ope
 
 
 def _openers(folder: Path, config: Mapping[str, Any], kind: str) -> Iterator[tuple[str, str]]:
-    """Yield each library that opens the folder, with the code that does."""
+    """Yield each library that opens the folder, with the code that does: ours, then the one for such models."""
     model_type, classes, remote = str(config.get("model_type")), config.get("architectures"), config.get("auto_map")
     system, is_shared = model_type.removesuffix(OWN_HEAD), "MarianMTModel" in (classes or ())
     if system in folder_formats():
@@ -131,18 +133,20 @@ def _openers(folder: Path, config: Mapping[str, Any], kind: str) -> Iterator[tup
     has_call = is_shared or kind != "encoder" or (folder / MODULES).is_file()
     code = f'import bertwright\n\nmodel = bertwright.{load}("FOLDER")'
     yield "bertwright", f"{code}\nmodel.{call}" if has_call else code
+    if (folder / MODULES).is_file() or (kind == "reranking" and is_shared and not remote):
+        name, call = ("CrossEncoder", call) if kind == "reranking" else ("SentenceTransformer", 'encode(["a text"])')
+        code = f'from sentence_transformers import {name}\n\nmodel = {name}("FOLDER")\nmodel.{call}'
+        yield "sentence-transformers", code
     if is_shared and classes and (remote or not model_type.endswith(OWN_HEAD)):
         auto = next((name for name in remote or () if name.startswith("AutoModelFor")), "")
         name, code = auto or classes[0], ", trust_remote_code=True" if auto else ""
+        if (folder / MODULES).is_file():
+            name = "AutoModel"
         yield (
             "transformers",
             f'from transformers import AutoTokenizer, {name}\n\ntokenizer = AutoTokenizer.from_pretrained("FOLDER")\n'
             f'model = {name}.from_pretrained("FOLDER"{code})',
         )
-    if (folder / MODULES).is_file() or (kind == "reranking" and is_shared and not remote):
-        name, call = ("CrossEncoder", call) if kind == "reranking" else ("SentenceTransformer", 'encode(["a text"])')
-        code = f'from sentence_transformers import {name}\n\nmodel = {name}("FOLDER")\nmodel.{call}'
-        yield "sentence-transformers", code
 
 
 def _describe_scores(scores: list[Scores]) -> Iterator[str]:

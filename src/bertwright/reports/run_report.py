@@ -112,7 +112,7 @@ def report(settings: ReportSettings, reporter: Reporter = SILENT) -> Path:
         parts += [f"<h2>{escape(run.folder)}</h2>", *describe_run(run)]
         if run.predicted:
             parts += describe_errors(run.predicted, settings)
-        elif settings.errors and "task" in run.settings:
+        elif settings.errors and run.settings.get("task", {}).get("task", WITHOUT_ERRORS[0]) not in WITHOUT_ERRORS:
             parts.append("<p>No errors are shown: the model or the dev file is not there, or has changed.</p>")
         parts += describe_settings(run)
     with new_file(settings.output) as temporary:
