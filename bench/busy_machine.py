@@ -29,6 +29,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
+from contenders import Child
+
 ROOT = Path(__file__).resolve().parents[1]
 CONTENDERS = ("adapting", "spinning")
 
@@ -75,27 +77,18 @@ def serve(arguments: argparse.Namespace) -> None:
             print(json.dumps([tokens, seconds, time.process_time() - cpu_started]), flush=True)
 
 
-class Child:
+class Contender(Child):
     """The process of one contender."""
 
-    def __init__(self, contender: str, size: str, chosen: argparse.Namespace) -> None:
-        command = [sys.executable, __file__, "--serve", contender, "--size", size, "--store", str(chosen.store)]
-        command += ["--threads", str(chosen.threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, name: str, size: str, chosen: argparse.Namespace) -> None:
+        command = [sys.executable, __file__, "--serve", name, "--size", size, "--store", str(chosen.store)]
+        super().__init__([*command, "--threads", str(chosen.threads)], {})
 
     def train(self, seconds: float) -> tuple[float, float]:
         """Train for some seconds; return the tokens per second and the tokens per CPU second."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{seconds}\n")
-        self.process.stdin.flush()
-        tokens, taken, cpu = json.loads(self.process.stdout.readline())
+        self.ask(seconds)
+        tokens, taken, cpu = self.read()
         return tokens / taken, tokens / cpu
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
 
 
 @contextmanager
@@ -120,7 +113,7 @@ def take_turns(size: str, loads: list[int], rounds: int, chosen: argparse.Namesp
     """Let the contenders train in turns under each load."""
     turns: Turns = defaultdict(list)
     with ExitStack() as stack:
-        children = {name: Child(name, size, chosen) for name in CONTENDERS}
+        children = {name: Contender(name, size, chosen) for name in CONTENDERS}
         for child in children.values():
             stack.callback(child.close)
             child.train(1.0)

@@ -42,6 +42,7 @@ from bertwright.tasks.task import AnyTask
 from bertwright.training.context import supports_bfloat16
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
+from contenders import Child, step_in_turns
 from environment import (
     describe_machine,
     format_range,
@@ -52,7 +53,7 @@ from environment import (
     minilm,
     use_threads,
 )
-from pretraining import MEMORY, Child, peak_memory
+from pretraining import MEMORY, peak_memory
 
 BATCH, GROUPED = 32, 50  # examples per step; batches within which transformers groups by length
 FILES = {"sst2": Path("glue", "SST-2", "train.tsv"), "mrpc": Path("glue", "MRPC", "train.tsv")}
@@ -234,7 +235,7 @@ class Contender(Child):
         flags = [worker for name, value in same.items() for worker in (f"--{name}", value)]
         flags += ["--cpu-time"] * chosen.cpu_time
         command = [sys.executable, __file__, str(chosen.data), "--serve", *arguments, *flags]
-        self.start(command, environment)
+        super().__init__(command, environment)
 
 
 def compare(chosen: argparse.Namespace, bfloat16: bool) -> None:
@@ -242,11 +243,7 @@ def compare(chosen: argparse.Namespace, bfloat16: bool) -> None:
     listed = contenders(bfloat16, chosen.compiled).items()
     selected = {name: how for name, how in listed if not any(worker in name for worker in chosen.without)}
     children = {name: Contender(chosen, *how) for name, how in selected.items()}
-    for number in range(1 + chosen.rounds):
-        for child in children.values():
-            child.step(counted=number > 0)
-    for child in children.values():
-        child.close()
+    step_in_turns(children.values(), chosen.rounds)
     length = encode(chosen.data, chosen.task)[1].lengths.mean()
     print(f"\n### {chosen.model}, {chosen.task}: {length:.1f} tokens per example\n")
     print("| | examples/s (minimum to most) | bertwright is, × as fast (minimum to most) | peak memory, GB | loss |")

@@ -21,10 +21,8 @@ from __future__ import annotations
 import argparse
 import atexit
 import json
-import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +30,8 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+
+from contenders import Child
 
 LENGTH, VOCABULARY = 128, 30_522
 HUGE_PAGES = {"THP_MEM_ALLOC_ENABLE": "1"}
@@ -220,7 +220,7 @@ def serve(arguments: argparse.Namespace) -> None:
         print(json.dumps({"seconds": seconds, "result": result, "peak": peak}), flush=True)
 
 
-class Child:
+class Contender(Child):
     """The process of one contender."""
 
     def __init__(
@@ -228,47 +228,7 @@ class Child:
     ) -> None:
         command = [sys.executable, __file__, "--serve", *arguments, "--size", size, "--threads", str(chosen.threads)]
         command += ["--device", chosen.device, "--sequences", str(chosen.sequences), "--steps", str(chosen.steps)]
-        self.start(command, environment)
-
-    def start(self, command: list[str], environment: dict[str, str]) -> None:
-        """Start the process."""
-        self.command, pipe = " ".join(command), subprocess.PIPE
-        self.started = time.perf_counter()
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | environment)
-        self.first_step = 0.0  # seconds from the start of the process to the end of its first step
-        self.seconds: list[float] = []
-        self.results: list[float] = []
-        self.peak = 0
-
-    def step(self, counted: bool, seconds: float = 0.0) -> float:
-        """Run one step and return its seconds."""
-        self.ask(seconds)
-        return self.answer(counted)
-
-    def ask(self, seconds: float = 0.0) -> None:
-        """Let the process run one step."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{seconds}\n")
-        self.process.stdin.flush()
-
-    def answer(self, counted: bool) -> float:
-        """Wait for the end of a step and return its seconds."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"a contender ended before its step; its own message is above: {self.command}")
-        self.first_step = self.first_step or time.perf_counter() - self.started
-        answer = json.loads(line)
-        if counted:
-            self.seconds.append(answer["seconds"])
-            self.results.append(answer["result"])
-        self.peak = answer["peak"]
-        return float(answer["seconds"])
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        super().__init__(command, environment)
 
 
 def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, Any]:
@@ -279,10 +239,10 @@ def compare(size: str, chosen: argparse.Namespace, bfloat16: bool) -> dict[str, 
     sequences = chosen.sequences
     listed = contenders(bfloat16, chosen.device == "cuda").items()
     selected = {name: how for name, how in listed if not any(worker in name for worker in chosen.without)}
-    children: dict[str, Child] = {}
+    children: dict[str, Contender] = {}
     groups = [list(selected)[first : first + chosen.together] for first in range(0, len(selected), chosen.together)]
     for group in groups:
-        children |= (together := {name: Child(size, chosen, *selected[name]) for name in group})
+        children |= (together := {name: Contender(size, chosen, *selected[name]) for name in group})
         for child in together.values():  # all compile at the same time
             child.ask()
         for child in together.values():

@@ -43,8 +43,9 @@ from bertwright.tasks.collation import split_step
 from bertwright.training.context import execution_context
 from bertwright.training.fit import train_until_stopped
 from bertwright.training.throughput import choose_micro_batch_tokens
+from contenders import Child, step_in_turns
 from environment import DATA, RESULTS, append_result, format_range, format_ratio, make_parser, minilm, use_threads
-from pretraining import MEMORY, Child, peak_memory
+from pretraining import MEMORY, peak_memory
 
 BATCH, GROUPED, PAIRS, RATE = 64, 50, 3_200, 8e-5
 CONTENDERS: dict[str, tuple[str, dict[str, str]]] = {
@@ -153,7 +154,7 @@ class Contender(Child):
 
     def __init__(self, chosen: argparse.Namespace, which: str, environment: dict[str, str]) -> None:
         flags = ["--serve", which, "--steps", str(chosen.steps), "--threads", str(chosen.threads)]
-        self.start([sys.executable, __file__, chosen.study, *flags], environment)
+        super().__init__([sys.executable, __file__, chosen.study, *flags], environment)
 
 
 def main() -> None:
@@ -170,11 +171,7 @@ def main() -> None:
         serve(chosen)
         return
     children = {name: Contender(chosen, *how) for name, how in CONTENDERS.items()}
-    for number in range(1 + chosen.rounds):
-        for child in children.values():
-            child.step(counted=number > 0)
-    for child in children.values():
-        child.close()
+    step_in_turns(children.values(), chosen.rounds)
     own, rows = children["bertwright"].seconds, dict[str, dict[str, float]]()
     print("| | pairs/s (minimum to maximum) | bertwright is, × as fast | peak memory, GB | loss |")
     print("|---|---:|---:|---:|---:|")
