@@ -130,18 +130,18 @@ def _openers(folder: Path, config: Mapping[str, Any], kind: str) -> Iterator[tup
         architecture = find_architecture(system)  # of several model types; the encoder names the one that others know
         is_shared = architecture.in_transformers and architecture.encoder.model_type == system
     load, call = "load_translator" if kind == "translation" else "load", PIPELINES.get(kind, PIPELINES["encoder"])[1]
-    has_call = is_shared or kind != "encoder" or (folder / MODULES).is_file()
+    of_vectors = (folder / MODULES).is_file()
+    has_call = is_shared or kind != "encoder" or of_vectors
     code = f'import bertwright\n\nmodel = bertwright.{load}("FOLDER")'
     yield "bertwright", f"{code}\nmodel.{call}" if has_call else code
-    if (folder / MODULES).is_file() or (kind == "reranking" and is_shared and not remote):
+    if of_vectors or (kind == "reranking" and is_shared and not remote):
         name, call = ("CrossEncoder", call) if kind == "reranking" else ("SentenceTransformer", 'encode(["a text"])')
         code = f'from sentence_transformers import {name}\n\nmodel = {name}("FOLDER")\nmodel.{call}'
         yield "sentence-transformers", code
     if is_shared and classes and (remote or not model_type.endswith(OWN_HEAD)):
         auto = next((name for name in remote or () if name.startswith("AutoModelFor")), "")
-        name, code = auto or classes[0], ", trust_remote_code=True" if auto else ""
-        if (folder / MODULES).is_file():
-            name = "AutoModel"
+        name = "AutoModel" if of_vectors else auto or classes[0]
+        code = ", trust_remote_code=True" if auto else ""
         yield (
             "transformers",
             f'from transformers import AutoTokenizer, {name}\n\ntokenizer = AutoTokenizer.from_pretrained("FOLDER")\n'

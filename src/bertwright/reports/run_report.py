@@ -112,7 +112,7 @@ def report(settings: ReportSettings, reporter: Reporter = SILENT) -> Path:
         parts += [f"<h2>{escape(run.folder)}</h2>", *describe_run(run)]
         if run.predicted:
             parts += describe_errors(run.predicted, settings)
-        elif settings.errors and run.settings.get("task", {}).get("task", WITHOUT_ERRORS[0]) not in WITHOUT_ERRORS:
+        elif settings.errors and has_errors(run.settings):
             parts.append("<p>No errors are shown: the model or the dev file is not there, or has changed.</p>")
         parts += describe_settings(run)
     with new_file(settings.output) as temporary:
@@ -129,8 +129,13 @@ def read_run(folder: Path, settings: ReportSettings, reporter: Reporter) -> RunR
     written = read_json(path) if path.is_file() else {}
     if not isinstance(written, dict):
         raise ValueError(f"{path}: expected an object, got a {type(written).__name__}; restore the file")
-    predicted = predict_dev(folder, settings.device, reporter) if settings.errors and "task" in table else None
+    predicted = predict_dev(folder, settings.device, reporter) if settings.errors and has_errors(table) else None
     return RunRecord(folder, table, written, read_metrics(folder), predicted)
+
+
+def has_errors(table: Mapping[str, Any]) -> bool:
+    """Return whether a run's settings are of a task whose predictions can be wrong."""
+    return "task" in table and table["task"].get("task") not in WITHOUT_ERRORS
 
 
 def predict_dev(run: Path, device: DeviceSettings, reporter: Reporter) -> Predicted | None:
@@ -145,8 +150,6 @@ def predict_dev(run: Path, device: DeviceSettings, reporter: Reporter) -> Predic
         return None
     with execution_context(device) as context:
         models = load_for_task((str(run),), TaskOptions(), None, context)
-        if models.task.kind in WITHOUT_ERRORS:
-            return None
         encoded = models.task.encode(examples, models.first.tokenizer, labeled=False)
         with reporter.progress(f"predicting dev of {run}", encoded.num_items) as advance:
             outputs = predict_logits(models.members[0].model, encoded, advance)

@@ -113,9 +113,7 @@ def _columns_of(row: TextRow) -> str:
 def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:
     """Return the loss with this name, or the rows' default. Raises ValueError if it cannot learn from them."""
     kind = find_kind(rows)
-    loss = next((loss for loss in LOSSES[kind] if name in (loss, None)), None)
-    if loss is None:
-        loss = next((of_texts for of_texts in LOSSES["texts"] if of_texts == name), None)
+    loss = next((loss for loss in (*LOSSES[kind], *LOSSES["texts"]) if name in (loss, None)), None)
     if loss is None:
         raise ValueError(
             f"vector_loss = {name!r}: {rows[0].location} has {COLUMNS[kind]}; expected {' or '.join(LOSSES[kind])}, or "

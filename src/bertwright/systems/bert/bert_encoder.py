@@ -160,6 +160,8 @@ class BertEncoder(TextEncoder):
     has_int8_layers: ClassVar[bool] = True
     embeddings_type: ClassVar[type[nn.Module]] = Embeddings
     layer_type: ClassVar[type[Layer]] = Layer
+    padded_type: ClassVar[str] = "bertwright.systems.bert.padded_bert:PaddedBert"
+    """Class of the same encoder over padded sequences, by name because its module imports this one."""
     config: BertConfig
     embeddings: Any
 
@@ -292,7 +294,7 @@ class BertEncoder(TextEncoder):
     def padded(self) -> PaddedEncoder:
         if self.config.is_causal:
             return super().padded()
-        padded: PaddedEncoder = resolve_name("bertwright.systems.bert.padded_bert:PaddedBert")(self)  # it imports this
+        padded: PaddedEncoder = resolve_name(self.padded_type)(self)
         return padded
 
     def embed(self, batch: TokenBatch) -> Tensor:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pkgutil import resolve_name
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -24,7 +23,6 @@ from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout, embed_norm
 from bertwright.kernels.reference import EmbeddingTables, LayerNormParams, activate
 from bertwright.kernels.rotary import rotate
-from bertwright.models.encoder import PaddedEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
 from bertwright.models.initialization import Weight, truncated_normal
@@ -211,6 +209,7 @@ class ModernBertEncoder(BertEncoder):
     has_pooler: ClassVar[bool] = False
     embeddings_type: ClassVar[type[nn.Module]] = ModernBertEmbeddings
     layer_type: ClassVar[type[Layer]] = ModernBertLayer
+    padded_type: ClassVar[str] = "bertwright.systems.modernbert.padded_modernbert:PaddedModernBert"
     config: ModernBertConfig
 
     def __init__(self, config: ModernBertConfig, compute_dtype: torch.dtype = torch.float32, seed: int = 0) -> None:
@@ -234,11 +233,6 @@ class ModernBertEncoder(BertEncoder):
         is_output = weight.name.endswith(("output.weight", "dense.weight"))
         scale = (2.0 * self.config.num_layers) ** -0.5 if is_output else 1.0
         truncated_normal(self.config.initializer_range * scale)(weight)
-
-    def padded(self) -> PaddedEncoder:
-        name = "bertwright.systems.modernbert.padded_modernbert:PaddedModernBert"  # it imports this
-        padded: PaddedEncoder = resolve_name(name)(self)
-        return padded
 
     def own_head(self, spec: HeadSpec) -> TaskHead:
         pools = self.config.classifier_pooling == "mean" and spec.reads_sequence_state
