@@ -81,19 +81,11 @@ def open_run(
     A finished run that keeps no checkpoints is opened with its model, and an optimizer without moments.
     `examples`: as in `finetune`. Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
-    if settings.batch_size < context.world_size:
-        raise ValueError(
-            f"batch_size = {settings.batch_size} leaves some of {context.world_size} ranks without an example"
-        )
     latest = checkpoint.verify_latest(settings.run / "checkpoints")
     finished = settings.run / "model"
     own = latest or (finished if finished.is_dir() else None)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
-    if settings.tuning.patience is not None and "dev" not in examples:
-        raise ValueError(
-            f"patience = {settings.tuning.patience}: expected dev examples, whose score decides when to stop, got "
-            "none; give --dev files or --validation-fraction 0.1"
-        )
+    _check_run(settings, context, "dev" in examples)
     resumed = load_task(own) if own else None
     opened = _open_model(settings, task, examples["train"], own, resumed, reporter)
     task, model, tokenizer = opened.task, opened.model, opened.tokenizer
@@ -125,6 +117,19 @@ def open_run(
         head_fit=fit,
         pooling_reason=opened.pooling_reason,
     )
+
+
+def _check_run(settings: FinetuneSettings, context: ExecutionContext, has_dev: bool) -> None:
+    """Raise ValueError for settings that do not fit the number of ranks or the examples."""
+    if settings.batch_size < context.world_size:
+        raise ValueError(
+            f"batch_size = {settings.batch_size} leaves some of {context.world_size} ranks without an example"
+        )
+    if settings.tuning.patience is not None and not has_dev:
+        raise ValueError(
+            f"patience = {settings.tuning.patience}: expected dev examples, whose score decides when to stop, got "
+            "none; give --dev files or --validation-fraction 0.1"
+        )
 
 
 def _start_head(

@@ -84,6 +84,14 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
     for warning in embedding_warnings(counts):
         reporter.note(warning)
     reporter.record(Heading(f"{settings.model} on {texts.kind}"))
+    _print_scores(systems, differences, best, reporter)
+    return best.scores
+
+
+def _print_scores(
+    systems: Mapping[str, VectorScores], differences: Mapping[str, Difference], best: VectorScores, reporter: Reporter
+) -> None:
+    """Print a table of the systems' scores, the thresholds of `best`, and its differences from the others."""
     shown = {
         name: {score: value for score, value in one.scores.items() if not score.endswith(THRESHOLD)}
         for name, one in systems.items()
@@ -94,7 +102,6 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
         reporter.record(Line(f"{name.replace('_', ' ')}: {best.scores[name]:.4f}"))
     for name, difference in differences.items():
         reporter.record(Line(f"{best.metric}: {_describe_difference(difference)} {name}"))
-    return best.scores
 
 
 def _check_compared(settings: EvaluateSettings, texts: LabeledTexts) -> None:

@@ -12,19 +12,25 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
-import torch
 from torch import Tensor
 
 from bertwright.base.files import read_json, write_json, write_text
 from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
 from bertwright.interop.head_config import HEAD_CLASSES, HeadRecord, format_head, parse_head
-from bertwright.interop.meta_model import build_on_meta
+from bertwright.interop.meta_model import build_on_meta, give_memory
 from bertwright.interop.model_card import write_card
 from bertwright.interop.model_files import CONFIG, OWN_HEAD, WEIGHTS, locate_config, new_folder
 from bertwright.interop.model_format import Architecture, architecture_of, find_architecture
 from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
 from bertwright.interop.weight_names import unwrap_names
-from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, summarize, write_weights
+from bertwright.interop.weights import (
+    check_shapes,
+    concatenate,
+    raise_if_any,
+    read_weights,
+    summarize,
+    write_weights,
+)
 from bertwright.models.encoder import EncoderConfig, EncoderModel, TextEncoder
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import PooledHead, TaskHead
@@ -271,12 +277,8 @@ def load_weights(
 
     state = {name: concatenate([tensors[t] for t in found]) for name, found in loaded.items()}
     model.load_state_dict(state, strict=False, assign=True)
-    for name in new:  # Module.to_empty would import sympy, for a second
-        owner, _, leaf = name.rpartition(".")
-        like, fresh = parameters[name], torch.zeros(parameters[name].shape)
-        is_trained = isinstance(like, torch.nn.Parameter)
-        value = torch.nn.Parameter(fresh, like.requires_grad) if is_trained else fresh  # otherwise a buffer
-        setattr(model.get_submodule(owner), leaf, value)
+    for name in new:
+        give_memory(model, name)
     heads = model.head if isinstance(model, EncoderForTask) else model
     only = tuple(name.removeprefix(HEAD_PREFIX) for name in new)
     initialize(heads, truncated_normal(model.config.initializer_range), seed, only=only)
@@ -295,15 +297,6 @@ def file_names(model: EncoderModel) -> dict[str, tuple[str, ...]]:
         name: architecture.file_names(inside, kind) if inside.startswith(NAMED_IN_FILES) else (name,)
         for name, inside in names
     }
-
-
-def concatenate(tensors: list[Tensor]) -> Tensor:
-    """Concatenate tensors of a file in float32, in new memory.
-
-    Tensors in a safetensors file may be unaligned, and matrix products round differently on unaligned memory: a loaded
-    model would not be equal to the saved one to the bit.
-    """
-    return torch.cat([tensor.float() for tensor in tensors])
 
 
 def to_hf_weights(model: EncoderModel, missing_heads: Sequence[str] = ()) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
@@ -29,6 +30,18 @@ def build_on_meta(build: Callable[[], M], num_tensors: int, path: Path) -> M:
     except (RuntimeError, OverflowError, MemoryError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path}: the sizes in {CONFIG} do not fit the weights ({reason}); copy both again") from None
+
+
+def give_memory(model: nn.Module, name: str) -> None:
+    """Replace a parameter or buffer on the meta device by zeros in memory.
+
+    torch's own `Module.to_empty` imports sympy, which takes a second.
+    """
+    owner, _, leaf = name.rpartition(".")
+    module = model.get_submodule(owner)
+    tensor = getattr(module, leaf)
+    zeros = torch.zeros(tensor.shape)
+    setattr(module, leaf, nn.Parameter(zeros, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else zeros)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -126,3 +127,12 @@ def summarize(names: Iterable[str]) -> str:
     """
     names = list(names)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def concatenate(tensors: list[Tensor]) -> Tensor:
+    """Concatenate tensors of a file in float32, in new memory.
+
+    Tensors in a safetensors file may be unaligned, and matrix products round differently on unaligned memory: a loaded
+    model would not be equal to the saved one to the bit.
+    """
+    return torch.cat([tensor.float() for tensor in tensors])

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Meta, Struct
 
 from bertwright.inference.text_settings import GenerationSettings
-from bertwright.serving.batcher import Call, Request
-from bertwright.serving.errors import HttpError
+from bertwright.serving.batcher import Request
+from bertwright.serving.model_list import ModelList, list_models
 from bertwright.serving.route import Count, Job, Name, Route, Texts, make_job, to_list
 from bertwright.serving.served_models import ServedModels
 from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.multi_label import LabelsPrediction
-from bertwright.tasks.reranking import rank_texts
 
 T = TypeVar("T")
 Pair = tuple[str, str]
 Endings = Annotated[list[str], Meta(min_length=2, max_length=100)]
-RERANKED = 100  # documents that a re-ranker reads, as in `bertwright search query`
 
 
 class Predictions(Struct, Generic[T]):
@@ -313,59 +311,6 @@ def next_sentence(models: ServedModels, body: NextSentenceRequest, name: Name) -
     return make_job(models, "next-sentence", name, [*zip(firsts, seconds, strict=True)], reply)
 
 
-class RankRequest(Struct):
-    """A query and the texts to order."""
-
-    query: str
-    texts: list[str]
-    top_k: Count = 10
-    model: Name = None
-
-
-class Ranked(Struct):
-    """A text, its index in the request, and its score."""
-
-    position: int
-    score: float
-    text: str
-
-
-def rank(models: ServedModels, body: RankRequest, name: Name) -> Job:
-    """Prepare an order of texts."""
-
-    def reply(request: Request) -> Predictions[Ranked]:
-        return describe(request, [Ranked(*one) for one in rank_texts(body.texts, request.values)[: body.top_k]])
-
-    return make_job(models, "rank", name, [(body.query, text) for text in body.texts], reply)
-
-
-class SearchRequest(Struct):
-    """Queries for the documents of the index; `rerank` lets a served re-ranker order the first 100 again."""
-
-    query: Texts
-    top_k: Count = 10
-    by: Literal["vectors", "bm25", "fusion"] = "vectors"
-    rerank: bool = False
-
-
-class FoundDocument(Struct):
-    """A document and its score."""
-
-    id: str
-    score: float
-    text: str
-
-
-def search(models: ServedModels, body: SearchRequest, name: Name) -> Job:
-    """Prepare a search. Raises HttpError 424 without an index, and without a re-ranker if one is asked for."""
-    if models.index is None:
-        raise HttpError("search: this server has no index; bertwright serve … --index FOLDER opens one", 424, "Backend")
-    reranker = models.choose("rank").bert if body.rerank else None
-    options = {"index": models.index, "top_k": body.top_k, "by": body.by, "reranker": reranker}
-    call = Call(models.index_model, "search", (*options.items(), ("depth", max(RERANKED, body.top_k))))
-    return Job(call, to_list(body.query), reply_with(lambda hits: [FoundDocument(*hit) for hit in hits]))
-
-
 class AttentionRequest(Struct):
     """A text, or two."""
 
@@ -392,52 +337,6 @@ def attention(models: ServedModels, body: AttentionRequest, name: Name) -> Job:
     return make_job(models, "attention", name, [(body.text, body.text_pair)], reply)
 
 
-class ModelEntry(Struct):
-    """A served model."""
-
-    name: str
-    system: str
-    """Architecture, such as bert."""
-    task: str | None
-    """Type of its task; null for a model without one."""
-    labels: list[str]
-    routes: list[str]
-    """Paths of the own routes that it answers; its purpose comes first."""
-    reads_pairs: bool
-    """Whether its examples are pairs of texts."""
-    max_length: int
-    """Longest sequence in tokens."""
-    vector_size: int
-    mask_token: str | None
-    examples: list[dict[str, Any]]
-    """Unlabeled examples of the file of --examples, by the names of their parts."""
-
-
-class ModelList(Struct):
-    """All models, in the order of the command line."""
-
-    data: list[ModelEntry]
-    search: bool
-    """Whether POST /search is there."""
-
-
-def list_models(models: ServedModels) -> ModelList:
-    """Describe the models."""
-    entries = []
-    for model in models.by_name.values():
-        bert, task = model.bert, model.bert.task
-        mask = bert.tokenizer.token(bert.tokenizer.mask_id) if "fill-mask" in model.methods else None
-        routes, labels = [f"/{method}" for method in model.methods], [*task.label_names] if task else []
-        system, kind = str(bert.model.encoder.model_type), task.kind if task else None
-        entries.append(
-            ModelEntry(
-                model.name, system, kind, labels, routes, bool(getattr(task, "text_pair", None)), model.max_length,
-                bert.vector_size(), mask, model.examples,
-            )
-        )  # fmt: skip
-    return ModelList(entries, models.index is not None)
-
-
 ROUTES = (
     Route("/models", "GET", "List the models and what they answer", None, ModelList, list_models),
     Route("/classify", "POST", "Label texts, or pairs", ClassifyRequest, Predictions[Label], classify),
@@ -451,7 +350,5 @@ ROUTES = (
     Route(
         "/next-sentence", "POST", "Say whether a text follows", NextSentenceRequest, NextSentenceReply, next_sentence
     ),
-    Route("/rank", "POST", "Order texts by their relevance", RankRequest, Predictions[Ranked], rank),
-    Route("/search", "POST", "Find documents of the index", SearchRequest, Predictions[list[FoundDocument]], search),
     Route("/attention", "POST", "Show attention weights", AttentionRequest, AttentionReply, attention),
 )

@@ -66,11 +66,16 @@ def read_delimited_rows(
                 raise _wrong_column_count(location, header, fields, schema, quotes)
             stats.short_rows += 1
             stats.first_short_row = stats.first_short_row or location
+    _warn_of_columns(file.path, ragged, num_trailing)
+
+
+def _warn_of_columns(path: str, ragged: list[int], num_trailing: int) -> None:
+    """Warn of cells that were not read: `ragged` are the lines with more columns than the first one."""
     if ragged:
         text = f"{len(ragged):,} rows have more columns than line 1, the first in line {ragged[0]}"
-        warnings.warn(f"{file.path}: {text}; read up to the columns of line 1", stacklevel=1)
+        warnings.warn(f"{path}: {text}; read up to the columns of line 1", stacklevel=1)
     if num_trailing:
-        warnings.warn(f"{file.path}: {num_trailing:,} rows end in blank cells, which are ignored", stacklevel=1)
+        warnings.warn(f"{path}: {num_trailing:,} rows end in blank cells, which are ignored", stacklevel=1)
 
 
 def _numbered_records(file: InputFile, reader: Any, before: int) -> Iterator[tuple[int, list[str]]]:

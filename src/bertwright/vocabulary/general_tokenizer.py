@@ -27,11 +27,11 @@ from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, TokenText
 from bertwright.vocabulary.wordpiece_files import (
     GENERIC_CLASSES,
     add_listed_tokens,
-    canonical_description,
     check_ids,
     load_backend,
     read_settings,
 )
+from bertwright.vocabulary.wordpiece_pipeline import canonical_description
 from bertwright.vocabulary.wordpiece_tokenizer import encode_with_offsets, flat_ids
 
 # Special tokens by their names in tokenizer_config.json; RoBERTa's, which is the order of learned vocabularies.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from bertwright.base.files import read_bytes, read_json, write_json, write_text
 
@@ -29,7 +29,6 @@ MAX_WORD_LENGTH = (
 
 # Unicode's White_Space, which `tokenizers` strips from the end of a line of vocab.txt; str.rstrip strips four more.
 LINE_END_SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-SENTENCEPIECE = "\u2581"  # marks the start of a word in vocabularies of SentencePiece
 MAX_ID = 1_000_000  # `tokenizers` takes memory per id, not per token
 
 # Settings that transformers' BertTokenizer reads from tokenizer_config.json: name there, name in tokenizer.json, and
@@ -354,7 +353,7 @@ def _update_normalizer(path: Path, normalizer: dict[str, Any], config: Mapping[s
     assumed = {name: config.get(key, default) for key, name, default in NORMALIZER_KEYS}
     intended = normalizer | stated
     for key, name, _ in NORMALIZER_KEYS:
-        if rebuilt and _effective(intended)[name] != _effective(assumed)[name]:
+        if rebuilt and effective_normalizer(intended)[name] != effective_normalizer(assumed)[name]:
             raise ValueError(
                 f"{path}: {name} is {normalizer[name]}, but tokenizer_config.json next to it has no {key}, which "
                 f"transformers reads as {assumed[name]}; write {key} into tokenizer_config.json"
@@ -362,73 +361,10 @@ def _update_normalizer(path: Path, normalizer: dict[str, Any], config: Mapping[s
     normalizer.update(stated)
 
 
-def _effective(normalizer: Mapping[str, Any]) -> dict[str, Any]:
+def effective_normalizer(normalizer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a BertNormalizer with strip_accents resolved: None follows lowercase."""
     strip = normalizer["strip_accents"]
     return dict(normalizer) | {"strip_accents": normalizer["lowercase"] if strip is None else strip}
-
-
-def canonical_description(backend: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the components that decide ids, the same however they were stored."""
-    description = json.loads(backend.to_str())
-    if isinstance(vocab := description["model"].get("vocab"), dict):
-        vocab.pop("", None)  # a blank line of vocab.txt, which no text has
-    normalizer = description["normalizer"]
-    if normalizer is not None and normalizer["type"] == "BertNormalizer":
-        normalizer = _effective(normalizer)
-    return {
-        "model": description["model"],
-        "normalizer": normalizer,
-        "pre_tokenizer": description["pre_tokenizer"],
-        "added_tokens": sorted(description["added_tokens"], key=lambda token: token["id"]),
-    }
-
-
-def validate_backend(backend: tokenizers.Tokenizer, source: str) -> list[str]:
-    """Check a tokenizer, add what BERT's have beyond the vocabulary, and return its tokens in id order.
-
-    An id without a token has the token "".
-    """
-    backend.no_truncation()  # the limits of some model, which the caller decides
-    backend.no_padding()
-    ids = backend.get_vocab()
-    missing = [token for token in SPECIAL_TOKENS if token not in ids]
-    if missing:
-        raise ValueError(f"{source}: no {' '.join(missing)}; a BERT vocabulary has {' '.join(SPECIAL_TOKENS)}")
-    starts = sum(token.startswith(SENTENCEPIECE) and token != SENTENCEPIECE for token in ids)
-    if starts > sum(token.startswith(CONTINUATION) for token in ids):
-        raise ValueError(
-            f"{source}: a SentencePiece vocabulary ({starts:,} tokens start with {SENTENCEPIECE}, which marks a word), "
-            f"as KoBERT has; expected WordPiece, with {CONTINUATION} inside words; take a model with such a vocabulary"
-        )
-    tokens = [""] * (max(ids.values()) + 1)
-    for token, number in ids.items():
-        tokens[number] = token
-    known = {token.content for token in backend.get_added_tokens_decoder().values()}
-    backend.add_special_tokens([token for token in SPECIAL_TOKENS if token not in known])
-    if backend.post_processor is None:
-        backend.post_processor = processors.TemplateProcessing(
-            single="[CLS]:0 $A:0 [SEP]:0",
-            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
-            special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
-        )
-    _check_templates(json.loads(backend.post_processor.__getstate__()), source)
-    empty = backend.encode("", "")
-    if (empty.tokens, empty.type_ids) != (["[CLS]", "[SEP]", "[SEP]"], [0, 0, 1]):
-        raise ValueError(
-            f"{source}: joins a pair as {' '.join(empty.tokens)}; expected [CLS] A [SEP] B [SEP], as in BERT"
-        )
-    return tokens
-
-
-def _check_templates(processor: Mapping[str, Any], source: str) -> None:
-    """Reject templates with a token that they do not define, at which `tokenizers` panics and prints Rust's stack."""
-    for nested in processor.get("processors", ()):
-        _check_templates(nested, source)
-    items = (*processor.get("single", ()), *processor.get("pair", ()))
-    for token in (item["SpecialToken"]["id"] for item in items if "SpecialToken" in item):
-        if token not in processor["special_tokens"]:
-            raise ValueError(f"{source}: damaged: its template contains an unknown token, {token}; copy the file again")
 
 
 def write_folder(folder: Path, backend: tokenizers.Tokenizer, tokens: Sequence[str], max_length: int | None) -> None:

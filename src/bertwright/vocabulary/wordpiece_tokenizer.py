@@ -20,11 +20,10 @@ from bertwright.vocabulary.wordpiece_files import (
     CONTINUATION,
     SPECIAL_TOKENS,
     bert_backend,
-    canonical_description,
     read_backend,
-    validate_backend,
     write_folder,
 )
+from bertwright.vocabulary.wordpiece_pipeline import canonical_description, validate_backend
 
 FALLBACK_BATCH = 1024  # texts per call of `tokenizers`: its encodings take much memory
 
