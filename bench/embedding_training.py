@@ -32,6 +32,7 @@ from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.kernels.cpu import peak_resident_memory
 from bertwright.tables.text_roles import TextRow, read_text_table
 from bertwright.tasks.collation import step_items
 from bertwright.tasks.splits import sample_examples
@@ -184,8 +185,6 @@ def make_runs(options: argparse.Namespace) -> Iterator[Record]:
 
 def take_step(pairs: int, length: int) -> None:
     """Take one training step of `ranking` on random texts; print peak memory in MB, and CPU seconds."""
-    import resource
-
     import numpy as np
 
     use_threads(1)
@@ -198,7 +197,7 @@ def take_step(pairs: int, length: int) -> None:
         table["device"] = {"device": "cpu", "dtype": "float32", "threads": 1}
         started, cpu = time.perf_counter(), time.process_time()
         finetune(from_table(FinetuneSettings, table, "table"), SILENT, {"train": rows}, temporary=True)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    peak = (peak_resident_memory() or 0) // 1024**2
     print(peak, time.process_time() - cpu, time.perf_counter() - started, torch.get_num_threads())
 
 

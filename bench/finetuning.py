@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertwright.kernels.cpu import peak_resident_memory
 from bertwright.models.heads import TaskBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.tasks.encoded import Encoded
@@ -53,7 +54,7 @@ from environment import (
     minilm,
     use_threads,
 )
-from pretraining import MEMORY, peak_memory
+from pretraining import MEMORY
 
 BATCH, GROUPED = 32, 50  # examples per step; batches within which transformers groups by length
 FILES = {"sst2": Path("glue", "SST-2", "train.tsv"), "mrpc": Path("glue", "MRPC", "train.tsv")}
@@ -224,7 +225,7 @@ def serve(chosen: argparse.Namespace) -> None:
         started = clock()
         loss = block(number)
         seconds = clock() - started
-        print(json.dumps({"seconds": seconds, "result": loss, "peak": peak_memory()}), flush=True)
+        print(json.dumps({"seconds": seconds, "result": loss, "peak": peak_resident_memory()}), flush=True)
 
 
 class Contender(Child):

@@ -13,7 +13,6 @@ on anything else can pass. The memory is the peak of a process of its own that r
 
 from __future__ import annotations
 
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,7 +26,7 @@ import numpy as np
 import torch
 
 from bertwright.base.files import write_json
-from bertwright.kernels.cpu import configure_malloc
+from bertwright.kernels.cpu import configure_malloc, peak_resident_memory
 from bertwright.models.linear import Linear
 from bertwright.models.packing import pack
 from bertwright.systems.modernbert.modernbert import ModernBertConfig, ModernBertEncoder
@@ -142,7 +141,7 @@ def measure_memory() -> None:
         torch.nn.init.normal_(parameter, std=0.02)
     with torch.inference_mode():
         encoder(pack([np.arange(8192)]))
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+    print((peak_resident_memory() or 0) / 1e9)
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import atexit
 import json
-import resource
 import statistics
 import sys
 import time
@@ -31,6 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from bertwright.kernels.cpu import peak_resident_memory
 from contenders import Child
 
 LENGTH, VOCABULARY = 128, 30_522
@@ -197,11 +197,6 @@ def ceiling(chosen: argparse.Namespace) -> Step:
     return lambda seconds: partial(measure_peak_flops, context, size, max(seconds, 0.3))
 
 
-def peak_memory() -> int:
-    """Return the peak memory of this process so far, in bytes."""
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
 def serve(arguments: argparse.Namespace) -> None:
     """Run one turn per number read; print the seconds of a step, the last result, and peak memory."""
     import torch
@@ -216,7 +211,7 @@ def serve(arguments: argparse.Namespace) -> None:
         result = read()
         seconds = (time.perf_counter() - started) / arguments.steps
         on_gpu = arguments.device == "cuda"
-        peak = torch.cuda.max_memory_allocated() if on_gpu else peak_memory()
+        peak = torch.cuda.max_memory_allocated() if on_gpu else peak_resident_memory()
         print(json.dumps({"seconds": seconds, "result": result, "peak": peak}), flush=True)
 
 

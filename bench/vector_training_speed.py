@@ -36,6 +36,7 @@ from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.kernels.cpu import peak_resident_memory
 from bertwright.models.heads import TaskBatch
 from bertwright.tables.question_files import read_questions
 from bertwright.tables.text_roles import TextRow
@@ -45,7 +46,7 @@ from bertwright.training.fit import train_until_stopped
 from bertwright.training.throughput import choose_micro_batch_tokens
 from contenders import Child, step_in_turns
 from environment import DATA, RESULTS, append_result, format_range, format_ratio, make_parser, minilm, use_threads
-from pretraining import MEMORY, peak_memory
+from pretraining import MEMORY
 
 BATCH, GROUPED, PAIRS, RATE = 64, 50, 3_200, 8e-5
 CONTENDERS: dict[str, tuple[str, dict[str, str]]] = {
@@ -145,7 +146,7 @@ def serve(chosen: argparse.Namespace) -> None:
         for number, _ in enumerate(sys.stdin):
             started = time.perf_counter()
             loss = block(number)
-            answer = {"seconds": time.perf_counter() - started, "result": loss, "peak": peak_memory()}
+            answer = {"seconds": time.perf_counter() - started, "result": loss, "peak": peak_resident_memory()}
             print(json.dumps(answer), flush=True)
 
 

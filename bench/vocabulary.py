@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
+from bertwright.kernels.cpu import peak_resident_memory
 from bertwright.vocabulary.learn.wordpiece_trainer import (
     VocabularySettings,
     count_corpus_words,
@@ -117,7 +117,7 @@ def train_theirs(documents: list[str], settings: argparse.Namespace) -> None:
 
 def peak_memory() -> float:
     """Return the peak memory of this process so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return (peak_resident_memory() or 0) / 1024**2
 
 
 def measure(name: str, settings: argparse.Namespace, folder: Path) -> dict[str, float]:

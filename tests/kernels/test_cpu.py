@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bertwright.kernels import cpu
-from bertwright.kernels.cpu import available_cpus, available_memory
+from bertwright.kernels.cpu import available_cpus, available_memory, peak_resident_memory
 from bertwright.kernels.instruction_sets import INSTRUCTION_SETS, find_levels
 
 
@@ -191,3 +192,14 @@ def test_restore_malloc_returns_large_blocks_to_the_system() -> None:
     )
     library, *found = run_on_linux(program)
     assert found == ["True", "True"] or library != "glibc"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="unknown on Windows")
+def test_the_peak_memory_of_a_process_is_its_own_and_not_that_of_its_parent() -> None:
+    large = np.ones(50_000_000)
+    own = peak_resident_memory()
+    assert own is not None
+    assert own > large.nbytes
+    code = "from bertwright.kernels.cpu import peak_resident_memory as peak; print(peak())"
+    child = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert child < large.nbytes

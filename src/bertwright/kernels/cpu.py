@@ -6,6 +6,8 @@ import ctypes
 import math
 import os
 import platform
+import re
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -78,6 +80,22 @@ def available_memory(root: Path = Path("/")) -> int | None:
         with suppress(OSError, ValueError):  # no limit is "max", or in version 1 a huge number
             smallest = min(smallest, int((folder / name).read_text(encoding="utf-8")))
     return smallest
+
+
+def peak_resident_memory() -> int | None:
+    """Return the most bytes of memory that this process has used; None on Windows.
+
+    On Linux, `getrusage` counts the memory that the parent had when it started this process, too.
+    """
+    with suppress(OSError, AttributeError):
+        found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
+        return 1024 * int(found[1])  # type: ignore[index]
+    with suppress(ImportError):
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
+    return None
 
 
 def _control_groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import sys
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple, TypeVar
@@ -13,6 +12,7 @@ import torch
 from torch import nn
 
 from bertwright.base.messages import format_duration
+from bertwright.kernels.cpu import peak_resident_memory
 from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import TrainingSpec, train_until_stopped
 from bertwright.training.optimizer import Optimizer
@@ -90,12 +90,7 @@ def peak_memory(context: ExecutionContext) -> int | None:
     """Return the most bytes that this process has used, on its GPU if it has one; None if unknown."""
     if context.device.type == "cuda":
         return torch.cuda.max_memory_allocated(context.device)
-    with suppress(ImportError):  # Windows
-        import resource
-
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else 1024 * peak
-    return None
+    return peak_resident_memory()
 
 
 def format_bytes(size: float) -> str:
