@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from bertwright.interop.sentence_modules import make_sentence_modules, read_modes
 from bertwright.models import pooling
 from bertwright.models.packing import Packing
 from bertwright.models.pooling import POOLINGS, Pooling, SequenceStates, merge_windows, pool_states
@@ -60,6 +64,10 @@ def test_a_new_pooling_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
         return -states.reduce(-states.hidden, "max")
 
     monkeypatch.setitem(POOLINGS, "min", Pooling(minimum, np.ones_like))
+    for modes in (("min",), ("mean", "min"), ("mean",)):
+        saved = make_sentence_modules(None, modes, 4, 512, {})
+        assert "" not in (values := json.loads(saved.files["1_Pooling/config.json"]))
+        assert read_modes(Path("config.json"), values) == modes
     states = torch.tensor([[3.0], [1.0], [2.0]])
     assert pool_states(states, Packing.of(np.array([2, 1])), ["min", "max"]).tolist() == [[1.0, 3.0], [2.0, 2.0]]
     with pytest.raises(ValueError, match=r"pooling: expected one of cls, max, .*, got 'median'"):

@@ -153,7 +153,7 @@ class CorpusShard(NamedTuple):
 
 
 def list_corpus_files(settings: CorpusSettings) -> list[InputFile]:
-    """List the files of a corpus; raises the errors of `io.sources.list_inputs`."""
+    """List the files of a corpus; raises the errors of `text.sources.list_inputs`."""
     return list_inputs(settings.inputs, CORPUS_FORMATS, settings.document_unit, settings.format)
 
 

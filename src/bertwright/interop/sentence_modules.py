@@ -191,7 +191,9 @@ def make_sentence_modules(
         for number, (kind, path) in enumerate(kinds)
     ]
     base = source or SentenceModules()
-    pooling: dict[str, Any] = {row.former_name: name in modes for name, row in POOLINGS.items()}
+    pooling: dict[str, Any] = {row.former_name: name in modes for name, row in POOLINGS.items() if row.former_name}
+    if not all(POOLINGS[mode].former_name for mode in modes):
+        pooling = {"pooling_mode": [*modes]}  # a name that versions before 5.4 do not know
     pooling |= {"word_embedding_dimension": hidden_size, "include_prompt": base.include_prompt}
     contents: dict[str, Any] = {
         MODULES: listed,
@@ -279,7 +281,7 @@ def _add_modules(
             words.append("mean of the tokens' vectors")
             continue
         if known and number == 1 and short == "Pooling":
-            read = replace(read, modes=_read_modes(config, values), include_prompt=values.get("include_prompt", True))
+            read = replace(read, modes=read_modes(config, values), include_prompt=values.get("include_prompt", True))
             words.append(f"{' and '.join(read.modes)} pooling")
         elif not known or not read.modes or ends != {VECTOR} or short not in LAYERS:
             raise UnsupportedModuleError(
@@ -317,8 +319,11 @@ def _check_sizes(modules: SentenceModules, path: Path, hidden_size: Any) -> None
         raise ValueError(f"{path}: expected vectors of {modules.vector_size(hidden_size)} numbers, got {size}")
 
 
-def _read_modes(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
-    given = values.get("pooling_mode") or [name for name, row in POOLINGS.items() if values.get(row.former_name)]
+def read_modes(path: Path, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Read the names of a folder's poolings from the file of its pooling module."""
+    given = values.get("pooling_mode") or [
+        name for name, row in POOLINGS.items() if row.former_name and values.get(row.former_name)
+    ]
     modes = (given,) if isinstance(given, str) else tuple(given) or ("mean",)
     if unknown := [mode for mode in modes if mode not in POOLINGS]:
         raise UnsupportedModuleError(f"{path}: pooling_mode: expected {', '.join(POOLINGS)}, got {unknown[0]}")

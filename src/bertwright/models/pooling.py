@@ -84,7 +84,7 @@ class Pooling(NamedTuple):
     weigh: Callable[[Ints], npt.NDArray[Any]] | None
     """Weights of the windows of a long text, from their numbers of tokens; None: their maximum is taken."""
     former_name: str = ""
-    """Name in folders that sentence-transformers wrote before 5.4."""
+    """Name in folders that sentence-transformers wrote before 5.4; empty: it had none."""
     is_root: bool = False
     """The sum of weighted windows is divided by the root of the summed squares of their weights, not by their sum."""
 

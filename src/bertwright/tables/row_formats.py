@@ -35,6 +35,8 @@ class RowFormat(NamedTuple):
     may_be_compressed: bool = True
     has_lists: bool = False
     """Whether a value may be a list or an object."""
+    has_same_columns: bool = True
+    """Whether every row has all columns of the file."""
 
 
 def _lines(file: InputFile, codec: TextCodec, stats: ReadStats, span: ByteRange) -> NumberedLines:
@@ -59,11 +61,11 @@ def _parquet(
 
 ROW_FORMATS = {
     ".txt": RowFormat(_delimited),
-    ".jsonl": RowFormat(_json, has_lists=True),
+    ".jsonl": RowFormat(_json, has_lists=True, has_same_columns=False),
     ".csv": RowFormat(_delimited),
     ".tsv": RowFormat(_delimited),
     ".parquet": RowFormat(_parquet, "row", may_be_compressed=False, has_lists=True),
-    ".json": RowFormat(_json, has_lists=True),  # read as a whole
+    ".json": RowFormat(_json, has_lists=True, has_same_columns=False),  # read as a whole
 }
 TABLE_FORMATS = {suffix: form.may_be_compressed for suffix, form in ROW_FORMATS.items()}
 CORPUS_ROWS = {suffix: packable for suffix, packable in TABLE_FORMATS.items() if suffix != ".json"}

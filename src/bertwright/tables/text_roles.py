@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from bertwright.base.settings import did_you_mean
 from bertwright.base.text_display import shorten
 from bertwright.tables.json_rows import describe_type
-from bertwright.tables.row_formats import LIST_FORMATS, TABLE_FORMATS
+from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS
 from bertwright.tables.schema import MissingColumnError, TableSchema, list_names
 from bertwright.tables.tables import format_label, parse_number, read_rows
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
@@ -145,7 +145,7 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
         return TextTable(TextRoles("text"), [TextRow(text, place) for place, text in _read_lines(files[0], options)])
     roles = find_roles(path, options)
     optional: tuple[str, ...] = ()
-    if all(file.format in LIST_FORMATS and file.format != ".parquet" for file in files):
+    if not any(ROW_FORMATS[file.format].has_same_columns for file in files):
         if roles.positive is not None and roles.score is None and roles.label is None and not options.columns:
             roles = replace(roles, negatives=tuple(dict.fromkeys((*roles.negatives, *NUMBERED_NEGATIVES))))
         optional = (*roles.negatives, *filter(None, (roles.positive_scores, roles.negative_scores)))
