@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from bertwright.interop.huggingface import load_config
 from bertwright.kernels.cpu import processor_name
+from bertwright.models.linear import Linear
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.training.context import supports_bfloat16
 
@@ -209,3 +211,18 @@ def _questions(text: str, number: int) -> str:
         article["paragraphs"] = [paragraph for paragraph in article["paragraphs"] if paragraph["qas"]]
     root["data"] = [article for article in root["data"] if article["paragraphs"]]
     return json.dumps(root)
+
+
+def multiply(model: nn.Module, tokens: int, trains: bool) -> None:
+    """Compute the product of each linear layer on `tokens` random rows and, if `trains`, those of its gradients."""
+    linears = [module for module in model.modules() if isinstance(module, Linear)]
+    rows = {size: torch.randn(tokens, size) for size in {linear.weight.shape[1] for linear in linears}}
+    for linear in linears:
+        given = rows[linear.weight.shape[1]]
+        if trains:
+            output = linear(given.requires_grad_())
+            output.backward(output.detach())
+            given.grad = linear.weight.grad = None
+        else:
+            with torch.inference_mode():
+                linear(given)

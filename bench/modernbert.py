@@ -27,11 +27,10 @@ import torch
 
 from bertwright.base.files import write_json
 from bertwright.kernels.cpu import configure_malloc, peak_resident_memory
-from bertwright.models.linear import Linear
 from bertwright.models.packing import pack
 from bertwright.systems.modernbert.modernbert import ModernBertConfig, ModernBertEncoder
 from bertwright.systems.modernbert.modernbert_folder import MODERNBERT
-from environment import commit, describe_machine, make_parser, take_turns, use_threads
+from environment import commit, describe_machine, make_parser, multiply, take_turns, use_threads
 
 LAYERS, VOCABULARY = 6, 30_000
 RESULTS = Path(__file__).parent / "results" / "modernbert.json"
@@ -81,21 +80,6 @@ def run(model: Any, inputs: list[Any], trains: bool) -> None:
     for one in inputs:
         states = model(**one)[0] if isinstance(one, dict) else model(one)
         states.square().mean().backward()
-
-
-def multiply(encoder: ModernBertEncoder, tokens: int, trains: bool) -> None:
-    """Compute the product of each linear layer on `tokens` random rows and, if `trains`, those of its gradients."""
-    linears = [module for module in encoder.modules() if isinstance(module, Linear)]
-    rows = {size: torch.randn(tokens, size) for size in {linear.weight.shape[1] for linear in linears}}
-    for linear in linears:
-        given = rows[linear.weight.shape[1]]
-        if trains:
-            output = linear(given.requires_grad_())
-            output.backward(output.detach())
-            given.grad = linear.weight.grad = None
-        else:
-            with torch.inference_mode():
-                linear(given)
 
 
 def measure(name: str, trains: bool, rounds: int, models: tuple[ModernBertEncoder, Any]) -> dict[str, Any]:

@@ -10,7 +10,9 @@ AdamW (theirs fused), clipping at 1.0, float32; texts are tokenized within the t
 sentence-transformers runs as documented, in random order, and at its best settings: batches of similar length (sorted
 among 50 batches), thresholds of malloc and huge pages. Its step is its trainer's in a plain loop. Contenders are
 processes of their own and take turns, one block of steps each, with the same pairs in a block (`finetuning.py`); the
-first round is not counted, and ratios are taken within a round.
+first round is not counted, and ratios are taken within a round. A fourth process computes the products of the linear
+layers alone, forward and backward, with as many rows as our steps have tokens: sentence-transformers beside it is the
+bound that no work on anything else can pass.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import Any
 import numpy as np
 import torch
 
+import bertwright
 from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.finetune_state import make_spec, open_run
@@ -45,14 +48,26 @@ from bertwright.training.context import execution_context
 from bertwright.training.fit import train_until_stopped
 from bertwright.training.throughput import choose_micro_batch_tokens
 from contenders import Child, step_in_turns
-from environment import DATA, RESULTS, append_result, format_range, format_ratio, make_parser, minilm, use_threads
+from environment import (
+    DATA,
+    RESULTS,
+    append_result,
+    format_range,
+    format_ratio,
+    make_parser,
+    minilm,
+    multiply,
+    use_threads,
+)
 from pretraining import MEMORY
 
 BATCH, GROUPED, PAIRS, RATE = 64, 50, 3_200, 8e-5
+PRODUCTS = "products of the linear layers alone"
 CONTENDERS: dict[str, tuple[str, dict[str, str]]] = {
     "sentence-transformers, as documented": ("theirs", {}),
     "sentence-transformers, at its best settings": ("grouped", MEMORY),
     "bertwright": ("ours", {}),
+    PRODUCTS: ("products", {}),
 }
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Block = Callable[[int], float]  # number of a block -> mean loss of its steps
@@ -107,6 +122,22 @@ def ours(chosen: argparse.Namespace, stack: ExitStack) -> Block:
     return lambda number: statistics.fmean(next(steps).sums["loss"] for _ in range(chosen.steps))
 
 
+def products(chosen: argparse.Namespace, stack: ExitStack) -> Block:
+    """Compute the products of the linear layers and of their gradients, with as many rows as a step has tokens."""
+    pairs = read_pairs(chosen.study)
+    lengths = measure_lengths(pairs)
+    bert = bertwright.load(minilm(), "cpu")
+    rows = [text for pair in pairs for text in pair.texts]
+    sizes = np.array([min(len(ids), 256) for ids in bert.tokenizer.encode_ids(rows)]).reshape(-1, 2).sum(1)
+
+    def block(number: int) -> float:
+        for step in block_rows(lengths, number, chosen.steps, False):
+            multiply(bert.model.encoder, int(sizes[step].sum()), True)
+        return 0.0
+
+    return block
+
+
 def measure_lengths(pairs: list[TextRow]) -> Ints:
     """Count the characters of each pair, by which batches of similar length are made."""
     return np.array([sum(map(len, row.texts)) for row in pairs])
@@ -142,7 +173,11 @@ def serve(chosen: argparse.Namespace) -> None:
     use_threads(chosen.threads)
     torch.manual_seed(0)
     with ExitStack() as stack:
-        block = ours(chosen, stack) if chosen.serve == "ours" else theirs(chosen, chosen.serve == "grouped")
+        makers = {"ours": ours, "products": products}
+        if chosen.serve in makers:
+            block = makers[chosen.serve](chosen, stack)
+        else:
+            block = theirs(chosen, chosen.serve == "grouped")
         for number, _ in enumerate(sys.stdin):
             started = time.perf_counter()
             loss = block(number)
@@ -166,7 +201,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each contender that are counted")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS / "vector_training_speed.jsonl")
-    parser.add_argument("--serve", choices=("ours", "theirs", "grouped"), help=argparse.SUPPRESS)
+    parser.add_argument("--serve", choices=("ours", "products", "theirs", "grouped"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.serve:
         serve(chosen)
