@@ -105,9 +105,9 @@ def cut_an_edge(graph: Any) -> None:
 
 
 @pytest.mark.parametrize("change", [name_an_unknown_operation, cut_an_edge])
-def test_a_graph_that_the_runtime_refuses_is_named(foreign: Path, change: Callable[[Any], None]) -> None:
+def test_the_graph_that_a_runtime_cannot_open_is_named(foreign: Path, change: Callable[[Any], None]) -> None:
     rewrite(foreign, change)
-    with pytest.raises(ValueError, match=r"model\.onnx: no graph that can be run \(.+\); export"):
+    with pytest.raises(ValueError, match=r"model\.onnx: no graph .* \(.+\); export"):
         bertwright.load(foreign)
 
 
@@ -170,7 +170,7 @@ def test_another_device_is_refused(foreign: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "code"), [("auto", 0), ("float32", 0), ("bfloat16", 2), ("int8", 2)])
 @pytest.mark.parametrize("verb", ["predict", "embed"])
-def test_verbs_refuse_a_dtype_that_the_graph_lacks(
+def test_verbs_accept_no_dtype_that_the_graph_lacks(
     folders: Folders, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, dtype: str, code: int
 ) -> None:
     kind, to, suffix = {"predict": ("classification", "onnx", "tsv"), "embed": ("embedding", "openvino", "npy")}[verb]

@@ -237,7 +237,7 @@ def test_chart_draws_the_other_points(value: float) -> None:
     assert "nan" not in page.replace("not a number", "")
 
 
-def test_report_tells_recipes_apart_that_differ_in_late_digits(tmp_path: Path) -> None:
+def test_report_names_recipes_that_differ_in_late_digits(tmp_path: Path) -> None:
     runs = [write_run(tmp_path / f"{n}", f"rate = {rate}\n", 2.0) for n, rate in enumerate((0.123451, 0.123452))]
     text = report(tmp_path / "report.html", *runs).text
     assert "rate 0.123452 minus rate 0.123451, on dev" in text

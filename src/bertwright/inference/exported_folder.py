@@ -225,8 +225,8 @@ class ExportedEncoder(TextEncoder):
         super().__init__(config)
         self.session, self.kind, self.path = session, report.kind, report.path
         digests = "".join(f"{name} {digest}" for name, digest in sorted(report.values.get("digests", {}).items()))
-        # `Bert.device` is that of the first parameter, and an index knows a model by its parameters: one of digests
-        # gives the graph a device, and tells it from another graph.
+        # `Bert.device` asks the first parameter, and an index knows a model by its parameters: one of digests gives the
+        # graph a device, and tells it from another graph.
         self.digests = nn.Parameter(torch.tensor([float(byte) for byte in digests.encode()]), requires_grad=False)
 
     def hidden_states(
