@@ -156,7 +156,7 @@ def test_a_dtype_that_the_graph_lacks_is_refused(foreign: Path, values: Any) -> 
 def test_an_int8_graph_is_not_computed_in_float32(foreign: Path) -> None:
     write_json(foreign / "report.json", read_json(foreign / "report.json") | {"numbers": "int8"})
     assert bertwright.load(foreign, dtype="int8").classify("the bear").label
-    with pytest.raises(ValueError, match="exported graph in int8 for the CPU, got device auto and dtype float32"):
+    with pytest.raises(ValueError, match=r"exported graph in int8.*device auto and dtype float32"):
         bertwright.load(foreign, dtype="float32")
 
 
