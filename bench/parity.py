@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers.models.bert import modeling_bert
@@ -264,8 +265,8 @@ def run_lockstep(
         masks.start(given[0].packing, padded)
         inputs = convert(given[0], padded)
         one, two = (peer.step(inputs, result.learning_rate) for peer in peers)
-        worst["loss"] = max(worst["loss"], abs(losses[-1] - one) / one)
-        worst["loss_of_peer"] = max(worst["loss_of_peer"], abs(two - one) / one)
+        found = {"loss": abs(losses[-1] - one) / one, "loss_of_peer": abs(two - one) / one}
+        worst = {name: float(np.maximum(worst[name], value)) for name, value in found.items()}  # NaN stays
         if (result.step - 1) % every == 0:
             checker.load(before)
             forced = abs(checker.step(inputs, result.learning_rate) - losses[-1]) / losses[-1]

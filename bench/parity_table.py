@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 RESULTS = Path(__file__).parent / "results"
 FILES = [RESULTS / "pretraining_parity.jsonl", RESULTS / "finetuning_parity.jsonl"]
 COLUMNS = (
@@ -31,8 +33,9 @@ def read_runs(path: Path) -> dict[str, list[Mapping[str, Any]]]:
 def format_run(name: str, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the cells of a run: the worst step from the same weights, the end of the free run, the predictions."""
     measured = [row for row in rows if "same_weights" in row]
-    worst = max(measured, key=lambda row: row["same_weights"]["update"])["same_weights"]
-    shown = [max(row["same_weights"][part] for row in measured) for part in ("loss", "gradient")]
+    parts = [row["same_weights"] for row in measured]
+    worst = parts[int(np.argmax([one["update"] for one in parts]))]  # the first NaN, if there is one
+    shown = [float(np.max([one[part] for one in parts])) for part in ("loss", "gradient")]
     shown += [worst["update"], worst["rounding"]]
     free = measured[-1]["free_run"]
     shown += [free["loss"], free["weights"], measured[-1]["peer_on_two_threads"]]

@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import bertwright
 from bertwright.base.reporter import SILENT
 from bertwright.finetuning.run import finetune
@@ -162,7 +164,8 @@ def show(seconds: dict[str, list[float]], said: dict[str, list[Labeled]], texts:
         ratio = "" if name.startswith("bertwright") else format_ratio(taken, seconds[first])
         pairs = list(zip(said[name], said[first], strict=True))
         agree = sum(one.label == own.label for one, own in pairs) / len(pairs)
-        apart = max((abs(one.probability - own.probability) for one, own in pairs if one.label == own.label), default=0)
+        distances = [abs(one.probability - own.probability) for one, own in pairs if one.label == own.label]
+        apart = np.max(distances, initial=0)  # NaN if one is
         speed = len(texts) / statistics.median(taken)
         print(f"| {name} | {speed:,.0f} | {ratio} | {agree:.2%} | {apart:.1e} |")
 

@@ -244,7 +244,8 @@ def compare(base: Path, present: Path) -> Difference:
     distances = {name: distance(before.get(name), after.get(name)) for name in sorted(before.keys() | after.keys())}
     changed = [name for name, value in distances.items() if value is not None]
     steps = sum(kind == "train" for kind, _ in old)
-    return Difference(steps, unequal, changed, max(losses), max(value or 0.0 for value in distances.values()))
+    largest = [float(np.max(values)) for values in (losses, [value or 0.0 for value in distances.values()])]
+    return Difference(steps, unequal, changed, *largest)
 
 
 def distance(before: Tensor | None, after: Tensor | None) -> float | None:

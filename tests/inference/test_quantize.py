@@ -13,10 +13,19 @@ import torch
 import bertwright
 from bertwright.inference.attention_weights import pack_segments
 from bertwright.inference.bert import Bert
-from bertwright.inference.int8_model import RECORD, check_int8, quantize_layers
-from bertwright.inference.quantize import GateError, QuantizeSettings, quantize
+from bertwright.inference.int8_gate import DevData, Measured, Verdict, read_dev
+from bertwright.inference.int8_model import (
+    RECORD,
+    LayerCost,
+    LayerProbe,
+    check_int8,
+    linear_layers,
+    quantize_layers,
+)
+from bertwright.inference.quantize import GateError, QuantizeSettings, probe_layers, quantize
 from bertwright.kernels import int8_linear
-from bertwright.models.encoder import EncoderModel
+from bertwright.models.encoder import EncoderModel, TextEncoder
+from bertwright.models.linear import Linear
 from bertwright.models.packing import pack
 from bertwright.systems.albert.albert import AlbertConfig, AlbertEncoder
 from bertwright.systems.bert.bert_config import BertConfig
@@ -29,6 +38,7 @@ from bertwright.systems.mpnet.mpnet import MpnetConfig, MpnetEncoder
 from bertwright.systems.roberta.roberta import RobertaConfig, RobertaEncoder
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_types import TaskOptions
 
 TEXTS = ["the good film", "bad", "the film is good and the other film is bad", "film " * 30]
 
@@ -72,6 +82,33 @@ def test_gate_that_is_missed_twice_writes_nothing(folder: Path, monkeypatch: pyt
     with pytest.raises(GateError, match="nothing is written"):
         quantize(settings(folder))
     assert not (folder / "int8").exists()
+
+
+def test_layers_go_back_in_the_order_of_their_errors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs, back = list[LayerCost](), list[str]()
+
+    def probe(bert: Bert, dev: DevData) -> tuple[Measured, list[LayerCost]]:
+        costs[:] = [LayerCost(name, 1.0) for name in reversed(linear_layers(bert.model.encoder))]
+        return Measured("accuracy", 1.0, ()), costs
+
+    def replace(_: TextEncoder, name: str, layer: torch.nn.Module) -> None:
+        back.extend([name] * isinstance(layer, Linear))
+
+    monkeypatch.setattr("bertwright.inference.quantize.probe_layers", probe)
+    monkeypatch.setattr("bertwright.inference.quantize.judge", lambda *_: Verdict("accuracy", 1.0, 0.0, 0.5))
+    monkeypatch.setattr("bertwright.inference.int8_model.replace_layer", replace)
+    with pytest.raises(GateError):
+        quantize(settings(folder))
+    assert back == [cost.layer for cost in costs[: len(back)]] != []
+
+
+def test_a_layer_whose_error_is_no_number_comes_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = iter([0.5, float("nan")])
+    monkeypatch.setattr(LayerProbe, "relative_error", property(lambda _: next(errors, 0.25)))
+    model = bertwright.load(folder / "model", "cpu")
+    _, costs = probe_layers(model, read_dev(model, [str(folder / "dev.tsv")], TaskOptions()))
+    assert np.isnan(costs[0].error)
+    assert costs[1].error == 0.5
 
 
 def test_folder_without_a_gate_is_loaded_with_a_notice(folder: Path) -> None:

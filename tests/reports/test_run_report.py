@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from bertwright.base.files import read_json
 from bertwright.cli.main import run as run_command
 from bertwright.finetuning.run import finetune
 from bertwright.pretraining.run import pretrain
+from bertwright.reports.page import make_chart
 from bertwright.tasks.presets import TaskSettings
 from helpers import CPU
 
@@ -179,3 +181,63 @@ def test_report_rejects_folders_that_are_no_runs_and_replaces_nothing(
     (tmp_path / "b.html").write_text("mine")
     assert run_command(["report", str(tmp_path), "--output", str(tmp_path / "b.html")]) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["b.html"]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"scores": 5},
+        {"scores": {"dev": 0.5}},
+        {"linear_floor": []},
+        {"linear_floor": {"word counts": {"dev": 1}}},
+        {"held_out_after": 2.5},
+        {"seconds_by_part": 3},
+        {"cells": {}},
+        {"cells": [{"row": "a"}]},
+        [],
+    ],
+    ids=str,
+)
+def test_report_names_a_damaged_file(tmp_path: Path, values: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "settings.toml").write_text('run = "a"\n')
+    (tmp_path / "report.json").write_text(json.dumps(values))
+    assert run_command(["report", str(tmp_path), "--output", str(tmp_path / "page.html")]) == 2
+    assert f"{tmp_path / 'report.json'}: " in capsys.readouterr().err
+
+
+def test_report_names_damaged_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "settings.toml").write_text("task = 3\n")
+    assert run_command(["report", str(tmp_path), "--output", str(tmp_path / "page.html")]) == 2
+    assert f"{tmp_path / 'settings.toml'}: expected a table as task, got 3" in capsys.readouterr().err
+
+
+def write_run(folder: Path, settings: str, *losses: float) -> Path:
+    """Write what `report` reads of a run of pre-training whose held-out losses are these."""
+    folder.mkdir()
+    (folder / "settings.toml").write_text(settings)
+    records = [{"kind": "held_out", "step": step, "loss": loss} for step, loss in enumerate(losses, 1)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "report.json").write_text(json.dumps({"held_out_after": records[-1], "scores": {"dev": {"loss": 2.5}}}))
+    return folder
+
+
+def test_report_leaves_out_points_that_are_no_numbers_and_says_so(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "steps = 9\n", 3.0, float("nan"), 2.5, float("inf"), -float("inf"), 2.0)
+    text = report(tmp_path / "report.html", run).text
+    assert "loss by step (3 points left out: infinite or not a number)" in text
+    others = write_run(tmp_path / "diverged", "steps = 9\n", float("nan"))
+    assert "(1 points left out" in report(tmp_path / "other.html", others).text
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, -1e308])
+def test_chart_draws_the_other_points(value: float) -> None:
+    page = make_chart("loss", {"a": [(1, 2.0), (2, value), (value, 1.0)], "b": [(1, value)]})
+    assert "loss (3 points left out: infinite or not a number)" in page
+    assert page.count("<circle") == 1
+    assert "nan" not in page.replace("not a number", "")
+
+
+def test_report_names_recipes_that_differ_in_late_digits(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / f"{n}", f"rate = {rate}\n", 2.0) for n, rate in enumerate((0.123451, 0.123452))]
+    text = report(tmp_path / "report.html", *runs).text
+    assert "rate 0.123452 minus rate 0.123451, on dev" in text

@@ -136,7 +136,7 @@ def _quantize(settings: ExportSettings, bert: Bert, work: _Work, reporter: Repor
     if not result.passed:
         costs = measure_costs(names, work, calibration[:COSTED], build)
         reporter.record(Rows(("layer", "relative error alone in int8"), [(n, f"{c:.4f}") for n, c in costs.items()]))
-    by_cost = sorted(costs, key=costs.__getitem__)
+    by_cost = sorted(costs, key=lambda name: (np.isnan(costs[name]), costs[name]))
     for count in range(1, len(names) // 2 + 1):
         if result.passed:
             break

@@ -52,7 +52,7 @@ class Graph(nn.Module):
 
 
 class TaskGraph(Graph):
-    """A task's logits and the scores that follow from them: probabilities or, of a regression, numbers."""
+    """A task's logits and the scores that follow from them: calibrated probabilities or, of a regression, numbers."""
 
     def __init__(self, encoder: PaddedEncoder, head: TaskHead, task: AnyTask) -> None:
         super().__init__(encoder, (LOGITS, SCORES))
@@ -70,6 +70,8 @@ class TaskGraph(Graph):
         task, spec = self.task, self.head.spec
         if spec.kind == "span":  # over the tokens of a sequence
             return (logits - 1e9 * (1 - mask[:, :, None].float())).softmax(1)
+        if (temperature := getattr(task, "temperature", 1.0)) != 1:
+            logits = logits / temperature
         if task.is_multi_label or task.activation == "sigmoid":
             return logits.sigmoid()
         return logits.softmax(-1) if spec.outputs > 1 else logits * task.head_scale

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from bertwright.inference.bert import Bert
 from bertwright.inference.exported_folder import FILES, LOGITS, MASKED_LM, SCORES, VECTOR
+from bertwright.tasks.classification import Classification
+from bertwright.tasks.multi_label import MultiLabel
+from bertwright.tasks.question_answering import QuestionAnswering
 
 ONNX = """os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # sends no report of its use
 import onnxruntime
@@ -19,11 +22,10 @@ OPTIONS = {{"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": min(4, o
 model = openvino.Core().compile_model(HERE / "{path}", "CPU", OPTIONS)
 NAMES, compute = [one.any_name for one in model.inputs], lambda arrays, name: model(arrays)[name]"""
 TEMPLATE = '''"""Predict with {runtime}, tokenizers and NumPy alone: python run.py {usage}"""
-import json, os, sys
-from pathlib import Path
+import json, os, pathlib, sys
 import numpy as np
 from tokenizers import Tokenizer
-HERE = Path(__file__).parent
+HERE = pathlib.Path(__file__).parent
 LABELS = json.loads((HERE / "labels.json").read_text("utf-8"))
 tokenizer = Tokenizer.from_file(str(HERE / "tokenizer.json"))
 tokenizer.enable_truncation({max_length})
@@ -55,14 +57,16 @@ class Program(NamedTuple):
 VECTORS = Program(
     "TEXT …",
     "*texts",
-    f'''    return run([{{prompt}} + text{{lower}} for text in texts], "{VECTOR}")[1].tolist()''',
+    f'''    return run([{{text}} for text in texts], "{VECTOR}")[1].tolist()''',
 )
-ROWS_OF_SCORES = f'''    rows = run({{texts}}, "{SCORES}")[1].tolist()
+ROWS_OF_SCORES = f'''    scores = run({{texts}}, "{SCORES}")[1]
 '''
 TEXT_PROGRAMS = {
-    "classification": "    return [max(zip(row, LABELS))[::-1] for row in rows]",
-    "multi-label": "    return [[label for p, label in zip(row, LABELS) if p >= {threshold}] for row in rows]",
-    "regression": "    return [row[0] for row in rows]",
+    "classification": """    best = {best}
+    return [(LABELS[number], float(row[number])) for number, row in zip(best, scores)]""",
+    "multi-label": """    thresholds = {thresholds}
+    return [[one for p, one, least in zip(row, LABELS, thresholds) if p > least] for row in scores.tolist()]""",
+    "regression": "    return scores[:, 0].tolist()",
 }
 PROGRAMS = {
     "reranking": Program(
@@ -88,11 +92,11 @@ PROGRAMS = {
     "question-answering": Program(
         "QUESTION CONTEXT",
         "question, context",
-        f'''    (one,), (scores,) = run([(question, context)], "{SCORES}")
+        f'''    (one,), (logits,) = run([(question, context)], "{LOGITS}")
     places = [place for place, part in enumerate(one.sequence_ids) if part == 1]
-    spans = ((first, last) for first in places for last in places if first <= last < first + {{max_answer}})
-    first, last = max(spans, key=lambda span: scores[span[0], 0] * scores[span[1], 1])
-    return context[one.offsets[first][0] : one.offsets[last][1]]''',
+    spans = ((logits[i, 0] + logits[j, 1], i, j) for i in places for j in places if i <= j < i + {{max_answer}})
+    score, first, last = max(spans, key=lambda span: span[0], default=(-np.inf, 0, 0))
+    return context[one.offsets[first][0] : one.offsets[last][1]]{{unless}}''',
     ),
     MASKED_LM: Program(
         "TEXT",
@@ -106,11 +110,7 @@ PROGRAMS = {
 
 def make_runner(bert: Bert, kind: str, graph_format: str, max_length: int) -> str:
     """Return the program of a folder, at most 30 lines."""
-    modules, task = bert.choose_modules(None), bert.task
-    prompt = modules.prompt(None) if modules else ""
-    values: dict[str, Any] = {"prompt": repr(prompt), "lower": ".lower()" if modules and modules.lowercase else ""}
-    values |= {"threshold": getattr(task, "threshold", 0.5), "mask": bert.tokenizer.mask_id if kind == MASKED_LM else 0}
-    values |= {"max_answer": getattr(task, "max_answer_length", 30)}
+    task, values = bert.task, fill_places(bert, kind)
     if kind in TEXT_PROGRAMS:
         if task is not None and task.num_segments > 1:
             program = Program(
@@ -136,3 +136,23 @@ def make_runner(bert: Bert, kind: str, graph_format: str, max_length: int) -> st
         body=body,
         call=program.call,
     )
+
+
+def fill_places(bert: Bert, kind: str) -> dict[str, Any]:
+    """Return what stands at the named places of a program: prompts, and what decides between answers."""
+    modules, task = bert.choose_modules(None), bert.task
+    text = f"{modules.prompt(None)!r} + text" if modules else "text"
+    if modules and modules.lowercase:  # letter by letter, as the package does
+        text = f'"".join(map(str.lower, {text}))'
+    values: dict[str, Any] = {"mask": bert.tokenizer.mask_id if kind == MASKED_LM else 0}
+    values |= {"best": "scores.argmax(1)", "unless": ""}
+    if isinstance(task, Classification) and len(task.labels) == 2 and task.threshold != 0.5:
+        positive = task.labels.index(task.f1_label)
+        values["best"] = f"np.where(scores[:, {positive}] > {task.threshold}, {positive}, {1 - positive})"
+    elif isinstance(task, MultiLabel):
+        values["thresholds"] = list(task.thresholds) or f"[{task.threshold}] * len(LABELS)"
+    elif isinstance(task, QuestionAnswering):
+        values["max_answer"] = task.max_answer_length
+        if task.allow_no_answer:
+            values["unless"] = f' if score - logits[0].sum() > {task.threshold} else ""'
+    return values | {"text": text}  # last: a prompt may look like a place

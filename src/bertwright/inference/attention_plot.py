@@ -59,11 +59,11 @@ def attention(settings: AttentionSettings, reporter: Reporter = SILENT) -> Atten
     """
     check_absent(settings.output)
     folder = model_folder(settings.model)
-    from bertwright.inference.bert import load
+    from bertwright.inference.bert import load_in
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:
-        model = load(folder, context.device, context.dtype)
+        model = load_in(context, folder)
         attended = model.attention(settings.text, settings.text_pair)
     for axis, (name, number) in enumerate((("layer", settings.layer), ("head", settings.head))):
         if number is not None:

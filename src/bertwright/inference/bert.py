@@ -59,6 +59,7 @@ from bertwright.tasks.task import AnyTask, Task
 from bertwright.tasks.task_folder import TaskModel, load_task, save_task_folder
 from bertwright.tasks.text_task import TextTask
 from bertwright.tasks.unknown_rates import InputCounts
+from bertwright.training.context import ExecutionContext
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -587,21 +588,42 @@ def load(
     its name, which replaces it. If the folder has a `checksums.json`, all files are compared with it; this takes 0.1 s
     for BERT base.
 
-    Raises ValueError, naming file and reason, for an incomplete, damaged or unsupported model, and for a device that
-    does not exist. If a run is unfinished, its best or newest checkpoint is loaded, with a warning; another one names
-    the parameters of layers that the model's class does not have.
+    Raises ValueError, naming file and reason, for an incomplete, damaged or unsupported model, for a device that does
+    not exist, and for a device or dtype that an exported graph does not have. If a run is unfinished, its best or
+    newest checkpoint is loaded, with a warning; another one names the parameters of layers that the model's class does
+    not have.
     """
     if dtype not in (None, *COMPUTE_DTYPES):
         raise ValueError(f"dtype: expected one of {', '.join(COMPUTE_DTYPES)}, got {dtype!r}")
-    bert = open_model(name, device, COMPUTE_DTYPES[dtype] if dtype else compute_dtype)
+    if dtype is None and compute_dtype in (torch.bfloat16, torch.int8):
+        dtype = "int8" if compute_dtype == torch.int8 else "bfloat16"
+    asked = "auto" if device is None else str(device), dtype or "auto"
+    return _warn_of_layers(open_model(name, device, COMPUTE_DTYPES[dtype] if dtype else compute_dtype, asked), name)
+
+
+def load_in(context: ExecutionContext, name: str | Path) -> Bert:
+    """Load a model as `load` does, on the device and in the dtype of a command."""
+    return _warn_of_layers(open_model(name, context.device, context.dtype, context.asked), name)
+
+
+def _warn_of_layers(bert: Bert, name: str | Path) -> Bert:
+    """Return the model, after a warning of layers that are not computed."""
     if bert.model.not_computed:
         names = summarize(bert.model.not_computed)
-        warnings.warn(f"{name}: not computed: {names}, of layers that the model's class does not have", stacklevel=2)
+        warnings.warn(f"{name}: not computed: {names}, of layers that the model's class does not have", stacklevel=3)
     return bert
 
 
-def open_model(name: str | Path, device: str | torch.device | None, compute_dtype: torch.dtype) -> Bert:
-    """Load a model as `load` does, without its warning of layers that are not computed."""
+def open_model(
+    name: str | Path,
+    device: str | torch.device | None,
+    compute_dtype: torch.dtype,
+    asked: tuple[str, str] = ("auto", "auto"),
+) -> Bert:
+    """Load a model as `load` does, without its warning of layers that are not computed.
+
+    `asked`: device and dtype that the user named, else "auto": an exported graph has a device and a dtype of its own.
+    """
     if compute_dtype not in COMPUTE_DTYPES.values():
         raise ValueError(f"compute_dtype: expected torch.float32, torch.bfloat16 or torch.int8, got {compute_dtype!r}")
     checked_device = _check_device(device)
@@ -610,6 +632,7 @@ def open_model(name: str | Path, device: str | torch.device | None, compute_dtyp
     tokenizer = open_tokenizer(folder)
     check_vocabulary(tokenizer, config, folder)
     if report := find_export(folder):
+        report.check_asked(asked[0], "int8" if compute_dtype == torch.int8 else asked[1])
         return Bert(open_export(report), tokenizer, modules=read_sentence_modules(folder))
     if task_model := load_task(folder):
         bert = Bert(task_model, tokenizer, modules=read_sentence_modules(folder))

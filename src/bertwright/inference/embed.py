@@ -117,14 +117,14 @@ def embed(settings: EmbedSettings, reporter: Reporter = SILENT) -> None:
     files = list_corpus_files(settings.corpus) if settings.inputs not in ((), (STDIN,)) else []
     texts = expand_stdin(settings.texts, settings.codec) if settings.texts else []
     settings.check_number_of_texts(len(texts))
-    from bertwright.inference.bert import embedding_warnings, load
+    from bertwright.inference.bert import embedding_warnings, load_in
     from bertwright.tasks.prediction import split_into_chunks
     from bertwright.tasks.unknown_rates import InputCounts
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:
         counts = InputCounts()
-        model = load(folder, context.device, context.dtype)
+        model = load_in(context, folder)
         if settings.output is None:
             _print_cosines(reporter, texts, _embed(model, texts, settings, counts))
         else:

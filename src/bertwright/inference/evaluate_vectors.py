@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertwright.base.files import new_file
 from bertwright.base.reporter import Heading, Line, Reporter, Rows
-from bertwright.inference.bert import embedding_warnings, load
+from bertwright.inference.bert import embedding_warnings, load_in
 from bertwright.inference.text_vectors import embed_by_role
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
@@ -60,7 +60,7 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
         models = [settings.model, *(name for name in settings.compare if name not in (BM25, FUSION))]
         rankings, systems = dict[str, Rankings](), dict[str, VectorScores]()
         for name in models:
-            model = load(model_folder(name), context.device, context.dtype)
+            model = load_in(context, model_folder(name))
             with reporter.progress(f"embedding with {name}", None) as advance:
                 embed = embed_by_role(model, counts if name == settings.model else InputCounts(), advance)
                 if texts.kind == "retrieval":
@@ -146,7 +146,7 @@ def _rerank(
 
     The second is what the evaluator of sentence-transformers does; it flatters.
     """
-    reranker = load(model_folder(str(settings.reranker)), context.device, context.dtype)
+    reranker = load_in(context, model_folder(str(settings.reranker)))
     plain, added = dict[str, Sequence[str]](), dict[str, Sequence[str]]()
     with reporter.progress("re-ranking", len(data.queries)) as advance:
         for query, text in data.queries.items():

@@ -52,11 +52,11 @@ def explain(settings: ExplainSettings, reporter: Reporter = SILENT) -> Explanati
     if settings.output is not None:
         check_absent(settings.output)
     folder = model_folder(settings.model)
-    from bertwright.inference.bert import load
+    from bertwright.inference.bert import load_in
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:
-        explanation = load(folder, context.device, context.dtype).explain(settings.query, settings.text)
+        explanation = load_in(context, folder).explain(settings.query, settings.text)
     reporter.record(Heading(f"cosine {explanation.cosine:.4f}"))
     order = np.argsort(-np.abs(explanation.matrix), axis=None, kind="stable")[:SHOWN]
     rows = [

@@ -10,6 +10,7 @@ import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,6 +35,8 @@ from bertwright.vocabulary.open_tokenizer import describe_tokenizer
 REPORT = "report.json"
 FILES = {"onnx": "onnx/model.onnx", "openvino": "openvino/openvino_model.xml"}
 STATES, VECTOR, LOGITS, SCORES = "last_hidden_state", "sentence_embedding", "logits", "scores"
+NEEDED = {"input_ids", "attention_mask"}
+INPUTS = NEEDED | {"token_type_ids", "positions"}
 MASKED_LM = "masked LM"
 ROWS = 32  # sequences of one run of the graph
 LENGTHS = (16, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # OpenVINO keeps memory for every shape that it has seen
@@ -56,6 +59,15 @@ class GraphReport(NamedTuple):
     def path(self) -> Path:
         return self.folder / FILES[self.format]
 
+    def check_asked(self, device: str, dtype: str) -> None:
+        """Raise ValueError for a device or a dtype that the graph does not have; "auto": whatever it has."""
+        numbers = self.values.get("numbers", "float32")
+        if device.partition(":")[0] not in ("auto", "cpu") or dtype not in ("auto", numbers):
+            raise ValueError(
+                f"{self.folder}: an exported graph in {numbers} for the CPU, got device {device} and dtype {dtype}; "
+                "leave both out, load the model that it was made of, or write a graph in int8: bertwright export --int8"
+            )
+
     def check_files(self) -> None:
         """Raise ValueError for a missing or damaged graph, and for links out of the folder."""
         for path in (self.path, self.path.with_suffix(".bin") if self.format == "openvino" else self.path):
@@ -76,12 +88,25 @@ def find_export(folder: Path) -> GraphReport | None:
     if not path.is_file() or not isinstance(values := read_json(path), dict) or "graph" not in values:
         return None
     graph_format, kind = values["graph"], values.get("kind")
-    if graph_format not in FILES or not isinstance(kind, str) or not isinstance(values.get("digests", {}), dict):
+    objects = all(isinstance(values.get(name, {}), dict) for name in ("digests", "summary"))
+    if graph_format not in [*FILES] or not isinstance(kind, str) or not objects:
         raise ValueError(
-            f'{path}: expected "graph": {" or ".join(FILES)}, a "kind" and "digests", got {graph_format!r}, {kind!r}; '
-            "export the model again"
+            f'{path}: expected "graph": {" or ".join(FILES)}, a "kind" and objects as "digests" and "summary", got '
+            f"{graph_format!r}, {kind!r}; export the model again"
         )
     return GraphReport(folder, graph_format, kind, values)
+
+
+@contextmanager
+def graph_errors(path: Path) -> Iterator[None]:
+    """Turn what a runtime raises of a graph into a ValueError that names the graph's file."""
+    try:
+        yield
+    except Exception as error:  # the errors of ONNX Runtime have no other class in common; OpenVINO's are RuntimeErrors
+        if not isinstance(error, RuntimeError) and "onnxruntime" not in type(error).__module__:
+            raise
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{path}: no graph that can be run ({reason}); export the model again") from None
 
 
 class GraphSession(ABC):
@@ -198,9 +223,10 @@ class ExportedEncoder(TextEncoder):
 
     def __init__(self, config: EncoderConfig, session: GraphSession, report: GraphReport) -> None:
         super().__init__(config)
-        self.session, self.kind = session, report.kind
+        self.session, self.kind, self.path = session, report.kind, report.path
         digests = "".join(f"{name} {digest}" for name, digest in sorted(report.values.get("digests", {}).items()))
-        # Names the device; two graphs differ in it, so that an index knows the graph of its vectors.
+        # `Bert.device` asks the first parameter, and an index knows a model by its parameters: one of digests gives the
+        # graph a device, and tells it from another graph.
         self.digests = nn.Parameter(torch.tensor([float(byte) for byte in digests.encode()]), requires_grad=False)
 
     def hidden_states(
@@ -239,7 +265,8 @@ class ExportedEncoder(TextEncoder):
             count = len(chosen)
             places = np.flatnonzero(is_token)[chosen]
             arrays["positions"] = np.pad(places, (0, self.session.round_up(max(count, 1), 1, 1)[0] - count))
-        computed = self.session.run({name: arrays[name] for name in self.session.inputs}, output)
+        with graph_errors(self.path):
+            computed = self.session.run({name: arrays[name] for name in self.session.inputs}, output)
         if positions is not None:
             return computed[:count]
         return computed[is_token] if computed.ndim == 3 else computed[: len(lengths)]
@@ -264,6 +291,8 @@ class ExportedTaskModel(EncoderForTask):
         assert isinstance(batch.input, TokenBatch)
         spec = self.head.spec
         scores = self.encoder.compute(batch.input, VECTOR if spec.kind == "vector" else LOGITS)
+        if spec.kind != "vector" and scores.shape[1:] != (spec.outputs,):
+            raise ValueError(f"{self.encoder.path}: expected {spec.outputs} outputs, as in task.json; export again")
         return scores[batch.positions] if spec.kind in ("token", "span") else scores
 
 
@@ -279,16 +308,18 @@ class ExportedMaskedLM(TokenPredictor):
 def open_export(report: GraphReport) -> EncoderModel | TaskModel:
     """Open a graph with its task, if any. Raises ValueError, naming the file, for a damaged or unsuitable one."""
     report.check_files()
-    try:
+    with graph_errors(report.path):
         session = SESSIONS[report.format](report.path, torch.get_num_threads())
-    except RuntimeError as error:  # both runtimes raise kinds of it
-        raise ValueError(f"{report.path}: no graph that can be run ({str(error).splitlines()[0]})") from None
     task = read_task(report.folder)
     output = VECTOR if task is None and report.kind != MASKED_LM else LOGITS
     if task is not None and task.head.kind == "vector":
         output = VECTOR
-    if output not in session.outputs or not session.inputs >= {"input_ids", "attention_mask"}:
-        raise ValueError(f"{report.path}: expected the output {output}, got {', '.join(session.outputs)}; export again")
+    if output not in session.outputs or not NEEDED <= session.inputs <= INPUTS:
+        found = f"{', '.join(sorted(session.inputs))} and {', '.join(session.outputs)}"
+        raise ValueError(
+            f"{report.path}: expected inputs among {', '.join(sorted(INPUTS))} and the output {output}, got {found}; "
+            "export again"
+        )
     encoder = ExportedEncoder(load_config(report.folder), session, report)
     if task is not None:
         inferred = not (report.folder / "task.json").is_file()
@@ -307,5 +338,5 @@ def describe(folder: Path, verify: bool) -> Description | None:
     if task := read_task(folder):
         fields |= describe_task(task)
     fields |= describe_tokenizer(folder)
-    fields |= {str(name): str(value) for name, value in dict(report.values.get("summary") or {}).items()}
+    fields |= {str(name): str(value) for name, value in report.values.get("summary", {}).items()}
     return Description(f"exported model for {report.kind}", fields, has_digests=True)

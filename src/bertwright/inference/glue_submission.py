@@ -141,7 +141,7 @@ def submission(settings: SubmissionSettings, reporter: Reporter = SILENT) -> Pat
     answers: dict[str, list[str]] = {}
     with new_file(settings.output) as temporary, execution_context(settings.device) as context:
         for name, model in settings.by_task.items():
-            bert = open_model(model, context.device, context.dtype)
+            bert = open_model(model, context.device, context.dtype, context.asked)
             if bert.task_model is not None:
                 bert.task_model.check_computed(model)
             answers |= {test_file[0].name: _answer(bert, model, test_file, reporter) for test_file in test_files[name]}

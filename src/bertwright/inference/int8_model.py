@@ -81,7 +81,7 @@ def use_int8(encoder: TextEncoder, device: torch.device, folder: Path) -> None:
 
 
 def write_record(
-    folder: Path, verdict: Verdict, dev: Sequence[str], costs: Sequence[LayerCost], back: set[str]
+    folder: Path, verdict: Verdict, dev: Sequence[str], costs: Sequence[LayerCost], back: Sequence[str]
 ) -> None:
     """Write what the gate has found, the layers that stay in float32, and the checksum of the weights it holds for."""
     content = {

@@ -40,7 +40,7 @@ def load_for_task(
     members: list[TaskModel] = []
     for name in names:
         folder = model_folder(name)
-        bert = open_model(folder, context.device, context.dtype)
+        bert = open_model(folder, context.device, context.dtype, context.asked)
         if bert.task_model is None:
             layers = bert.model.not_computed
             other = f" that bertwright computes (it has {summarize(layers)})" if layers else " yet"

@@ -11,7 +11,7 @@ import numpy as np
 from bertwright.base.files import new_file
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.base.text_display import shorten
-from bertwright.inference.bert import embedding_warnings, load
+from bertwright.inference.bert import embedding_warnings, load_in
 from bertwright.inference.search_settings import MineSettings
 from bertwright.inference.text_vectors import embed_by_role, normalize_vectors
 from bertwright.interop.model_files import model_folder
@@ -43,7 +43,7 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
         if settings.by == "bm25":
             found, positive_scores = _search_by_words(pairs, anchors, texts, depth)
         else:
-            model, read = load(model_folder(settings.model), context.device, context.dtype), InputCounts()
+            model, read = load_in(context, model_folder(settings.model)), InputCounts()
             with reporter.progress("embedding", len(anchors) + len(texts.texts)) as advance:
                 embed = embed_by_role(model, read, advance)
                 found, positive_scores = _search_by_vectors(embed, pairs, anchors, texts, depth)
@@ -80,7 +80,7 @@ def _search_by_vectors(
 def _open_reranker(settings: MineSettings, context: ExecutionContext) -> Rescore | None:
     if settings.reranker is None:
         return None
-    reranker = load(model_folder(settings.reranker), context.device, context.dtype)
+    reranker = load_in(context, model_folder(settings.reranker))
 
     def rescore(query: str, texts: Sequence[str]) -> list[float]:
         ranked = reranker.rank(query, texts, top_k=len(texts))

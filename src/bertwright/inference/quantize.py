@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,10 +88,10 @@ def quantize(settings: QuantizeSettings, reporter: Reporter = SILENT) -> Verdict
         layers = linear_layers(encoder)
         before, costs = probe_layers(bert, dev)
         quantize_layers(encoder)
-        verdict, back = judge(before, measure(bert, dev), settings.max_drop), set[str]()
+        verdict, back = judge(before, measure(bert, dev), settings.max_drop), list[str]()
         report(reporter, verdict, costs, "all linear layers in int8")
         if not verdict.passed:
-            back = {cost.layer for cost in costs[: -(-len(costs) // SHARE_BACK)]}
+            back = [cost.layer for cost in costs[: -(-len(costs) // SHARE_BACK)]]
             for name in back:
                 replace_layer(encoder, name, layers[name])
             verdict = judge(before, measure(bert, dev), settings.max_drop)
@@ -120,7 +121,7 @@ def probe_layers(bert: Bert, dev: DevData) -> tuple[Measured, list[LayerCost]]:
         for name, layer in layers.items():
             replace_layer(encoder, name, layer)
     costs = [LayerCost(name, probe.relative_error) for name, probe in probes.items()]
-    return before, sorted(costs, key=lambda cost: -cost.error)
+    return before, sorted(costs, key=lambda cost: (not math.isnan(cost.error), -cost.error))
 
 
 def report(reporter: Reporter, verdict: Verdict, costs: list[LayerCost], what: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from bertwright.base.files import read_json, write_json
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.text_display import shorten
-from bertwright.inference.bert import Bert, load
+from bertwright.inference.bert import Bert, load_in
 from bertwright.inference.search_index import IndexOptions, SearchIndex, write_index
 from bertwright.inference.search_settings import SearchBuildSettings, SearchQuerySettings
 from bertwright.interop.model_files import model_folder
@@ -23,7 +23,7 @@ MODEL = "model.json"  # in an index: where its model was
 def build(settings: SearchBuildSettings, reporter: Reporter = SILENT) -> None:
     """Write an index. Raises ValueError as `search.vector_index.build_index`."""
     with execution_context(settings.device) as context:
-        model = load(model_folder(settings.model), context.device, context.dtype)
+        model = load_in(context, model_folder(settings.model))
         documents = (Document(*one) for path in settings.inputs for one in read_documents(path, settings.column))
         options = IndexOptions(settings.dims, settings.precision, settings.bm25, settings.append)
         number = write_index(model, documents, settings.index, options, reporter)
@@ -41,11 +41,11 @@ def query(settings: SearchQuerySettings, reporter: Reporter = SILENT) -> list[li
         raise ValueError(f"{settings.index}: no index that says where its model is; name it with --model")
     queries = expand_stdin(settings.queries, TextCodec())
     with execution_context(settings.device) as context:
-        index = SearchIndex.open(settings.index, load(model_folder(name), context.device, context.dtype))
+        index = SearchIndex.open(settings.index, load_in(context, model_folder(name)))
         depth = settings.top if settings.reranker else settings.number
         found = index.search(queries, depth, settings.by)
         if settings.reranker:
-            reranker = load(model_folder(settings.reranker), context.device, context.dtype)
+            reranker = load_in(context, model_folder(settings.reranker))
             found = [rerank(reranker, text, hits, settings.number) for text, hits in zip(queries, found, strict=True)]
     for text, hits in zip(queries, found, strict=True):
         reporter.record(Heading(shorten(text)))

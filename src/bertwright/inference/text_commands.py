@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertwright.base.reporter import SILENT, Line, Reporter, Rows
-from bertwright.inference.bert import load
+from bertwright.inference.bert import load_in
 from bertwright.inference.fill_mask import MaskPrediction
 from bertwright.inference.generation import Generation
 from bertwright.inference.text_scores import TextScore
@@ -25,7 +25,7 @@ def fill_masks(settings: FillMaskSettings, reporter: Reporter = SILENT) -> list[
     folder = model_folder(settings.model)
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
-        predictions = load(folder, context.device, context.dtype).fill_mask(texts, settings.top_k)
+        predictions = load_in(context, folder).fill_mask(texts, settings.top_k)
     for prediction in predictions:
         reporter.record(prediction)
     return predictions
@@ -40,7 +40,7 @@ def score_next_sentences(settings: NextSentenceSettings, reporter: Reporter = SI
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     check_number_of_texts(texts)
     with execution_context(settings.device) as context:
-        probabilities = load(folder, context.device, context.dtype).next_sentence(texts[:-1], texts[1:])
+        probabilities = load_in(context, folder).next_sentence(texts[:-1], texts[1:])
     shown = ["", *(f"{probability:.1%}" for probability in probabilities)]
     reporter.record(Rows(("text", "follows the one before"), list(zip(texts, shown, strict=True)), texts=(0,)))
     return probabilities
@@ -54,7 +54,7 @@ def continue_texts(settings: GenerateSettings, reporter: Reporter = SILENT) -> l
     folder = model_folder(settings.model)
     prompts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
-        generations = load(folder, context.device, context.dtype).generate(prompts, settings.generation)
+        generations = load_in(context, folder).generate(prompts, settings.generation)
     rows = [
         (prompt, generation.text, f"{generation.log_probability:.2f}")
         for prompt, generation in zip(prompts, generations, strict=True)
@@ -72,7 +72,7 @@ def score_texts(settings: ScoreSettings, reporter: Reporter = SILENT) -> list[Te
     folder = model_folder(settings.model)
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
-        scores = load(folder, context.device, context.dtype).score(texts)
+        scores = load_in(context, folder).score(texts)
     total = TextScore(sum(score.log_probability for score in scores), sum(score.tokens for score in scores))
     named = [*zip(texts, scores, strict=True), *([("all together", total)] if len(texts) > 1 else [])]
     rows = [

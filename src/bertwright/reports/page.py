@@ -10,6 +10,7 @@ from bertwright.base.messages import escape_control
 
 MAX_TEXT = 400  # characters of a cell
 WIDTH, HEIGHT, LEFT, BOTTOM = 440, 230, 62, 28  # of a chart in pixels, and of its margins
+LARGEST = 1e300  # of the numbers that a chart can show; no comparison with it holds for NaN
 STYLE = """
 :root{--text:#1b1f24;--muted:#5b6570;--back:#fff;--line:#d5dae0;--c0:#0b62c4;--c1:#c2410c;--c2:#15803d;--c3:#7e22ce}
 @media(prefers-color-scheme:dark){:root{--text:#e6e9ed;--muted:#9aa5b1;--back:#15181c;--line:#3a424b;
@@ -68,8 +69,14 @@ def make_bars(shares: Mapping[str, float], unit: str) -> str:
 
 
 def make_chart(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Return a figure with a line for each curve of points (x, y), as SVG; a point alone is a dot."""
-    points = [point for curve in curves.values() for point in curve]
+    """Return a figure with a line for each curve of points (x, y), as SVG; a point alone is a dot.
+
+    Points with a number that is infinite or not a number are left out, and the caption counts them.
+    """
+    drawn = {name: [one for one in curve if all(abs(n) < LARGEST for n in one)] for name, curve in curves.items()}
+    points = [point for curve in drawn.values() for point in curve]
+    if left_out := sum(map(len, curves.values())) - len(points):
+        title, points = f"{title} ({left_out} points left out: infinite or not a number)", points or [(0, 0)]
     (x0, x1), (y0, y1) = (_span([point[axis] for point in points]) for axis in (0, 1))
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -86,7 +93,7 @@ def make_chart(title: str, curves: Mapping[str, Sequence[tuple[float, float]]]) 
     for x in _ticks(x0, x1):
         left, bottom = place(x, y0)
         parts.append(f'<text x="{left:.1f}" y="{bottom + 18:.1f}" text-anchor="middle">{x:,.10g}</text>')
-    for number, curve in enumerate(curves.values()):
+    for number, curve in enumerate(drawn.values()):
         placed, color = [place(*point) for point in curve], f"var(--c{number % 4})"
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="1.8"/>')

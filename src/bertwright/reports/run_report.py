@@ -34,6 +34,13 @@ MAX_CHECKED = 20_000  # different training texts, up to which their labels are c
 DRAWS = 4_000  # of the bootstrap
 ABSTENTIONS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
 WITHOUT_ERRORS = ("embedding", "distillation")
+PARTS = {
+    "scores": 2,
+    "linear_floor": 3,
+    "seconds_by_part": 1,
+    "held_out_after": 1,
+}  # of report.json: objects in objects
+TEXTS = ("kind", "row", "column")  # the other values are numbers
 NOT_OF_THE_METHOD = re.compile(r"(run|seed|resume|log_every|keep_\w+|device|track|show_examples)(\..*)?")
 
 
@@ -126,11 +133,35 @@ def read_run(folder: Path, settings: ReportSettings, reporter: Reporter) -> RunR
     if not (folder / "settings.toml").is_file():
         raise ValueError(f"{folder}: expected a run folder, got no settings.toml in it")
     table, path = read_toml(folder / "settings.toml"), folder / "report.json"
-    written = read_json(path) if path.is_file() else {}
-    if not isinstance(written, dict):
-        raise ValueError(f"{path}: expected an object, got a {type(written).__name__}; restore the file")
+    written = read_report(path) if path.is_file() else {}
+    if not isinstance(table.get("task", {}), dict):
+        raise ValueError(f"{folder / 'settings.toml'}: expected a table as task, got {table['task']!r}; restore it")
     predicted = predict_dev(folder, settings.device, reporter) if settings.errors and has_errors(table) else None
     return RunRecord(folder, table, written, read_metrics(folder), predicted)
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """Read the report of a run, without what is null. Raises ValueError for parts of other types than a run writes."""
+    written = read_json(path)
+    if not isinstance(written, dict):
+        raise ValueError(f"{path}: expected an object, got a {type(written).__name__}; restore the file")
+    written = {name: value for name, value in written.items() if value is not None}
+    wrong = [name for name, depth in PARTS.items() if not _is_nested(written.get(name, {}), depth)]
+    needed, cells = {"row", "column", *SeedSummary._fields}, written.get("cells", [])
+    if wrong or not isinstance(cells, list) or not all(isinstance(one, dict) and needed <= one.keys() for one in cells):
+        raise ValueError(f"{path}: damaged {wrong[0] if wrong else 'cells'}; restore the file")
+    return written
+
+
+def _is_nested(value: Any, depth: int) -> bool:
+    """Return whether a value is objects in objects, so many levels deep, around other values.
+
+    >>> _is_nested({"dev": {"f1": 0.5}}, 2), _is_nested({"dev": 0.5}, 2)
+    (True, False)
+    """
+    return isinstance(value, dict) == (depth > 0) and all(
+        _is_nested(one, depth - 1) for one in (value.values() if depth else ())
+    )
 
 
 def has_errors(table: Mapping[str, Any]) -> bool:
@@ -295,7 +326,7 @@ def compare_runs(runs: Sequence[RunRecord]) -> Iterator[str]:
     varied = sorted({name for one in tables for name in one for other in tables if one[name] != other.get(name)})
     rows, samples = list[tuple[str, ...]](), dict[str, Sample]()
     for table, members in zip(tables, groups.values(), strict=True):
-        title = ", ".join(f"{name} {_plain(table.get(name, ''))}" for name in varied) or "all"
+        title = ", ".join(f"{name} {_plain(table.get(name, 'unset'), exact=True)}" for name in varied) or "all"
         metric = members[0].metric
         for split in dict.fromkeys(split for run in members for split in run.scores()):
             scores = [run.scores()[split][metric] for run in members if metric in run.scores().get(split, {})]
@@ -326,8 +357,9 @@ def _example_scores(runs: Sequence[RunRecord]) -> list[Any]:
     return numbers if len(predicted) == len(runs) and None not in numbers else []
 
 
-def _plain(value: Any) -> str:
-    """Return a value of a record or of a setting as text."""
+def _plain(value: Any, exact: bool = False) -> str:
+    """Return a value of a record or of a setting as text; `exact`: with all digits of a number that has more than 4."""
     if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+        return ", ".join(_plain(one, exact) for one in value)
+    short = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return str(value) if exact and isinstance(value, float) and float(short) != value else short

@@ -202,11 +202,11 @@ class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
         return F.mse_loss(scores, targets, reduction="sum")
 
     def decode(self, examples: Sequence[RankingExample], encoded: Encoded, outputs: Outputs) -> list[tuple[float, ...]]:
-        values = self._activate(outputs)
+        values = self.activate(outputs)
         bounds = np.searchsorted(encoded.example_ids, np.arange(len(examples) + 1)).tolist()
         return [tuple(values[start:end].tolist()) for start, end in pairwise(bounds)]
 
-    def _activate(self, outputs: Outputs) -> Floats:
+    def activate(self, outputs: Outputs) -> Floats:
         """Return the scores of logits R × 1, R in double precision, so that the sigmoid makes no ties."""
         from scipy.special import expit
 
@@ -217,7 +217,7 @@ class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
         """Return logits R × 1 that give the mean of the models' scores."""
         from scipy.special import logit
 
-        mean = np.mean([self._activate(logits) for logits in outputs], axis=0)
+        mean = np.mean([self.activate(logits) for logits in outputs], axis=0)
         merged: Outputs = (logit(mean) if self.activation == "sigmoid" else mean)[:, None].astype(np.float32)
         return merged
 

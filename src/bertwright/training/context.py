@@ -30,6 +30,8 @@ class ExecutionContext:
     threads: int
     rank: int = 0
     world_size: int = 1
+    asked: tuple[str, str] = ("auto", "auto")
+    """Device and dtype of the settings that this follows from."""
 
     @property
     def is_main_process(self) -> bool:
@@ -127,7 +129,8 @@ def execution_context(settings: DeviceSettings, distributed: bool = False) -> It
             stack.enter_context(_deterministic_algorithms())
             stack.callback(torch.cuda.set_rng_state, torch.cuda.get_rng_state(device), device)  # dropout seeds it
         stack.enter_context(process_group(ranks, device))
-        yield ExecutionContext(device, getattr(torch, select_dtype(settings)), threads, rank, ranks)
+        dtype, asked = getattr(torch, select_dtype(settings)), (settings.device, settings.dtype)
+        yield ExecutionContext(device, dtype, threads, rank, ranks, asked)
 
 
 @contextmanager
