@@ -75,6 +75,12 @@ def test_choices_count_each_ending_with_its_prompt(client: httpx.Client) -> None
     assert (odd.status_code, "endings" in odd.json()["error"]) == (422, True)
 
 
+def test_a_question_that_is_cut_is_reported(client: httpx.Client) -> None:
+    body = {"question": ["a " * 8, "a " * 9], "context": LONG}  # the task reads 8 tokens of a question
+    reply = client.post("/answer", json=body).json()
+    assert (reply["truncated"], reply["tokens"]) == ([1], 8 + 9 + 2 * 26 + 2 * 3)
+
+
 def test_words_count_as_their_text(client: httpx.Client) -> None:
     for text in ("the cat sat", ["the", "cat", "sat"]):
         assert client.post("/tag", json={"texts": [text]}).json()["tokens"] == 5

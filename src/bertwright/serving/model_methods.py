@@ -23,6 +23,7 @@ from bertwright.systems.gpt.gpt import GptLanguageModel
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.embedding_scores import QUERY
 from bertwright.tasks.prediction import predict_chunks
+from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.reranking import Reranking
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.truncation import SegmentTokens
@@ -66,6 +67,8 @@ class Method(NamedTuple):
     results: Callable[..., int] = lambda bert, item, **options: 1
     """Return the number of results in an item's reply, as far as the request decides it."""
     form: Callable[..., Form] = lambda bert, **options: "task"
+    lost: Callable[[Bert, Sequence[Item]], list[bool]] | None = None
+    """Say which items lose tokens although they are read in windows; None: no item does."""
 
     def estimate(self, bert: Bert, item: Item, density: float, options: Mapping[str, Any]) -> int:
         """Estimate the tokens of an item from its characters."""
@@ -82,7 +85,8 @@ class Method(NamedTuple):
         most = self.longest(bert, **options) or sys.maxsize
         characters = sum(len(text) for of_item in sequences for texts in of_item for text in texts)
         tokens = [sum(min(size, most) for size in of_item) for of_item in sizes]
-        is_truncated = [max(of_item, default=0) > most for of_item in sizes]
+        is_long = [max(of_item, default=0) > most for of_item in sizes]
+        is_truncated = self.lost(bert, items) if self.lost else is_long
         return Counts(tokens, is_truncated, sum(map(sum, sizes)) / characters if characters else None)
 
 
@@ -191,6 +195,14 @@ def answer(bert: Bert, items: Sequence[Any]) -> Sequence[Any]:
     return bert.answer([question for question, _ in items], [context for _, context in items])
 
 
+def long_questions(bert: Bert, items: Sequence[Any]) -> list[bool]:
+    """Return whether each question is cut, so that the window has space for its context."""
+    assert isinstance(bert.task, QuestionAnswering)
+    space = bert.task.max_length - bert.tokenizer.layout.num_specials(2)
+    most = min(bert.task.max_query_length, space - 1)
+    return [size > most for (size,) in count_tokens(bert, [[[question]] for question, _ in items], "raw")]
+
+
 def rank(bert: Bert, items: Sequence[Any]) -> Sequence[float]:
     """Score pairs of a query and a text as `Bert.rank` does."""
     if not isinstance(bert.task, Reranking):
@@ -293,7 +305,7 @@ METHODS = {
         tag, lambda bert: PROBES, sequences=tagged_sequences,
         added=lambda bert, item, tokens, document=False: task_length(bert) if document else 0,
     ),
-    "answer": Method(answer, lambda bert: PAIRS),
+    "answer": Method(answer, lambda bert: PAIRS, lost=long_questions),
     "rank": Method(rank, lambda bert: PAIRS, task_length),
     "fill-mask": Method(
         fill_mask, lambda bert: [f"{text} {bert.tokenizer.token(bert.tokenizer.mask_id)}" for text in PROBES],
