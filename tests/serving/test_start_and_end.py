@@ -109,15 +109,17 @@ def test_sighup_from_the_first_moment_ends_no_server(model_folders: Path) -> Non
         os.kill(process.pid, signal.SIGHUP)
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             wait_until_healthy(client)
-            os.kill(process.pid, signal.SIGHUP)
-            assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200
+            for _ in range(30):
+                os.kill(process.pid, signal.SIGHUP)
+                assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200
     finally:
         process.terminate()
         try:
-            process.communicate(timeout=60)
+            output = process.communicate(timeout=60)[0].decode()
         except subprocess.TimeoutExpired:
             process.kill()
     assert process.returncode == 0
+    assert 1 <= output.count("loaded the models again") < 30  # some of the signals found another one waiting
 
 
 def test_what_waits_is_dropped_when_a_handler_is_cancelled(model_folders: Path) -> None:
@@ -172,7 +174,7 @@ def test_a_long_request_ends_with_the_drain_timeout(model_folders: Path) -> None
             process.communicate(timeout=120)
             took = time.monotonic() - began
             assert (reply.result().status_code, reply.result().json()["error_type"]) == (503, "Unhealthy")
-    assert took < 6
+    assert took < 10
 
 
 def test_info_before_the_first_answer_is_503_in_json(model_folders: Path) -> None:

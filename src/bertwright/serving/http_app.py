@@ -278,10 +278,16 @@ def make_app(models: ServedModels) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
+        loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+        def start_reload() -> None:
+            if len(reloads) < 2:  # one that waits for its turn will load what is there now, too
+                reloads.add(task := loop.create_task(reload_models(models)))
+                task.add_done_callback(reloads.discard)
+
         if hasattr(signal, "SIGHUP"):
             try:
-                loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(reload_models(models)))
+                loop.add_signal_handler(signal.SIGHUP, start_reload)
             except (RuntimeError, ValueError):  # not in the main thread, which has no signals
                 log.debug("no reload by SIGHUP outside the main thread")
         yield
