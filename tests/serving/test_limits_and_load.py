@@ -21,6 +21,7 @@ import pytest
 
 import bertwright
 from bertwright.serving.batcher import Batcher, Call
+from bertwright.serving.model_methods import Counts
 from bertwright.serving.serve_settings import LimitSettings, ServeSettings
 from bertwright.serving.served_models import ServedModel, ServedModels
 from serving.servers import CPU, TEXTS, running_server, save_models, wait_until_healthy
@@ -36,8 +37,8 @@ class SlowModel(ServedModel):
         self.batches: list[list[str]] = []
         self.may_go = threading.Event()
 
-    def measure(self, method: str, items: Any) -> tuple[list[int], list[bool]]:
-        return [len(item) for item in items], [False] * len(items)
+    def measure(self, method: str, items: Any, options: Any) -> Counts:
+        return Counts([len(item) for item in items], [False] * len(items), None)
 
     def compute(self, method: str, items: Any, options: Any) -> list[str]:
         assert self.may_go.wait(10)
@@ -64,7 +65,7 @@ def run_batcher(requests: list[tuple[str, list[str]]], batch_tokens: int = 10) -
 
     results = asyncio.run(run())
     batcher.close()
-    assert batcher.tokens == {"slow": 0}
+    assert not any(batcher.tokens.values())
     return model, [result if isinstance(result, Exception) else result.values for result in results]
 
 

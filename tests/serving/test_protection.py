@@ -10,10 +10,14 @@ from pathlib import Path
 import httpx
 import msgspec
 import pytest
+from starlette.datastructures import Headers
 
+from bertwright.serving.protection import Protection
+from bertwright.serving.serve_settings import ServeSettings
 from serving.servers import running_server
 
 KEY = "a-key"
+OPENAI = ("/v1/embeddings", "/v1/models")
 PATHS = (
     "/embed",
     "/v1/embeddings",
@@ -51,7 +55,9 @@ def test_every_route_needs_the_key(locked: httpx.Client) -> None:
         for path, method in paths:
             for header in ("", "Bearer no", "Basic !", f"Basic {KEY}", "Bearer ключ".encode()):
                 reply = anyone.request(method, path, headers={"Authorization": header})
-                assert (reply.status_code, reply.json()["error_type"]) == (401, "Validation"), (path, header)
+                error = reply.json()
+                kind = error["error"]["type"] if path in OPENAI else error["error_type"]
+                assert (reply.status_code, kind) == (401, "Validation"), (path, header)
         assert anyone.get("/health", auth=("anyone", KEY)).status_code == 200  # as a browser asks for it
         assert anyone.get("/health", headers={"X-API-Key": KEY}).status_code == 200
 
@@ -141,3 +147,73 @@ def test_broken_connections_do_not_harm_the_server(client: httpx.Client) -> None
                     connection.settimeout(5)
                     connection.recv(1_000)
     assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200
+
+
+def test_pages_of_allowed_origins_can_ask_and_read_replies(locked: httpx.Client) -> None:
+    """A browser asks without the key, and shows a reply, or an error, only with the header of its origin."""
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, x-own"}
+    for origin, status in (("https://page.example", 204), ("https://evil.example", 403)):
+        headers = {"Origin": origin, "Authorization": ""}
+        reply = locked.options("/embed", headers=headers | asked)
+        allowed = reply.headers.get("access-control-allow-origin")
+        assert (reply.status_code, allowed) == (status, origin if status == 204 else None)
+        if status == 204:
+            assert reply.headers["access-control-allow-headers"] == "authorization, x-own"
+            assert "POST" in reply.headers["access-control-allow-methods"]
+            refused = locked.post("/embed", json={"inputs": "a"}, headers=headers)
+            assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, origin)
+    reply = locked.post("/embed", json={"inputs": "a"}, headers={"Origin": "https://page.example"})
+    assert (reply.status_code, reply.headers["vary"]) == (200, "Origin")
+    assert reply.headers["access-control-expose-headers"] == "*"
+    assert "access-control-allow-origin" not in locked.get("/health").headers
+
+
+def test_names_in_capitals_and_keys_of_any_letters_match(model_folders: Path) -> None:
+    key = "ключ"
+    with running_server([str(model_folders / "vectors")], api_key="x", allow_hosts=("Bears.example",),
+                        allow_origins=("https://Page.example",)) as client:  # fmt: skip
+        headers = {"Host": "bears.example", "Origin": "https://page.example"}
+        assert client.get("/health", headers=headers).status_code == 200
+    rules = Protection(None, key)  # type: ignore[arg-type]
+    for name, value in (("authorization", f"Bearer {key}"), ("x-api-key", key)):
+        rules.check(Headers(raw=[(b"host", b"localhost"), (name.encode(), value.encode())]))
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://a.example/", "https://a.example/page", "a.example", "https://a.example:443", "https://", "https://a?b"],
+)
+def test_origins_that_no_browser_sends_are_refused_at_the_start(origin: str) -> None:
+    with pytest.raises(ValueError, match="--allow-origins"):
+        ServeSettings(("runs/a",), allow_origins=(origin,))
+
+
+def test_hosts_with_a_port_are_refused_at_the_start() -> None:
+    with pytest.raises(ValueError, match="--allow-hosts"):
+        ServeSettings(("runs/a",), allow_hosts=("a.example:80",))
+    ServeSettings(("runs/a",), allow_hosts=("a.example",), allow_origins=("http://a.example:8000", "null"))
+
+
+def test_errors_of_openai_paths_have_its_form(locked: httpx.Client) -> None:
+    for method, path, headers, status in (
+        ("POST", "/v1/embeddings", {"Authorization": ""}, 401),
+        ("GET", "/v1/models", {"Authorization": ""}, 401),
+        ("POST", "/v1/embeddings", {"Host": "evil.example"}, 400),
+        ("POST", "/v1/embeddings", {"Origin": "https://evil.example"}, 403),
+        ("GET", "/v1/embeddings", {}, 405),
+        ("POST", "/v1/chat/completions", {}, 404),
+    ):
+        reply = locked.request(method, path, headers=headers)
+        assert (reply.status_code, [*reply.json()["error"]]) == (status, ["message", "type"]), path
+    assert locked.get("/v1/rerank").json()["error_type"] == "Validation"  # Cohere's
+
+
+def test_control_characters_of_a_request_are_escaped_in_the_log(
+    model_folders: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "bertwright.serving")
+    with running_server([str(model_folders / "vectors")], log="texts") as client:
+        client.post("/models/%1b[2J%0a9.9.9.9", content=b'{"inputs":\n"\x1b[31m"}')
+    (line,) = [record.getMessage() for record in caplog.records if "9.9.9.9" in record.getMessage()]
+    assert line.isprintable()
+    assert r"\x1b[2J\n9.9.9.9" in line

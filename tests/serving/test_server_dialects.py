@@ -129,3 +129,41 @@ def test_cohere_route_orders_documents(client: httpx.Client, model_folders: Path
         body = {"query": "the cat", "documents": [GIVEN[0], {"text": GIVEN[1]}, *GIVEN[2:]], "top_n": 2}
         found = client.post(path, json=body | {"return_documents": True}).json()["results"]
         assert [(one["index"], one["relevance_score"], one["document"]["text"]) for one in found] == [*ours]
+
+
+def test_parameters_of_hugging_face_are_followed_or_refused(client: httpx.Client) -> None:
+    for name, text, parameters, status in (
+        ("classes", "the cat", {"function_to_apply": "softmax", "top_k": 1}, 200),
+        ("classes", "the cat", {"function_to_apply": "none"}, 422),
+        ("classes", "the cat", {"aggregation_strategy": "simple"}, 422),
+        ("topics", "the cat", {"function_to_apply": "sigmoid"}, 200),
+        ("topics", "the cat", {"function_to_apply": "softmax"}, 422),
+        ("ratings", "the cat", {"function_to_apply": "none"}, 200),
+        ("names", "the cat", {"aggregation_strategy": "simple", "stride": None}, 200),
+        ("names", "the cat", {"aggregation_strategy": "none"}, 422),
+        ("names", "the cat", {"stride": 2}, 422),
+        ("questions", {"question": "a", "context": "b"}, {"top_k": 2}, 200),
+        ("questions", {"question": "a", "context": "b"}, {"max_answer_len": 2}, 422),
+        ("pretrained", "a [MASK]", {"targets": ["a"]}, 422),
+        ("vectors", {"source_sentence": "a", "sentences": ["b"]}, {"truncation_direction": "left"}, 422),
+        ("vectors", "a", {"top_k": 2}, 422),
+    ):
+        reply = client.post(f"/models/{name}", json={"inputs": text, "parameters": parameters})
+        assert reply.status_code == status, (name, parameters, reply.text)
+        named = [parameter for parameter, value in parameters.items() if value is not None]
+        assert status == 200 or any(parameter in reply.json()["error"] for parameter in named), reply.text
+    encoded = client.post("/models/vectors", json={"inputs": "a", "encoding_format": "base64"})
+    assert (encoded.status_code, "encoding_format" in encoded.json()["error"]) == (422, True)
+
+
+def test_similarity_follows_truncation(client: httpx.Client) -> None:
+    inputs = {"source_sentence": "a", "sentences": ["b"]}
+    body = {"inputs": inputs, "parameters": {"truncation_direction": "Left"}, "model": "vectors"}
+    assert client.post("/similarity", json=body).status_code == 422
+
+
+def test_ids_beside_lists_of_ids_are_refused_with_the_reason(client: httpx.Client) -> None:
+    for ids in ([[5], 6], [6, [5]]):
+        reply = client.post("/decode", json={"ids": ids, "model": "pretrained"})
+        assert (reply.status_code, "ids" in reply.json()["error"]) == (422, True)
+    assert client.post("/decode", json={"ids": [], "model": "pretrained"}).json() == [""]

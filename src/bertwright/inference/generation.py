@@ -33,12 +33,16 @@ class Generation(NamedTuple):
 
 
 def generate_texts(
-    model: GptLanguageModel, tokenizer: TextTokenizer, prompts: Sequence[str], settings: GenerationSettings
+    model: GptLanguageModel,
+    tokenizer: TextTokenizer,
+    prompts: Sequence[str],
+    settings: GenerationSettings,
+    places: Sequence[int] | None = None,
 ) -> list[Generation]:
     """Continue each prompt by `max_new_tokens` tokens, or as many as the model has positions for.
 
-    Special tokens are never generated. Raises ValueError for a prompt without tokens, and for one that leaves no
-    position free.
+    `places`: number of each prompt, on which sampling depends; None: from 0. Special tokens are never generated.
+    Raises ValueError for a prompt without tokens, and for one that leaves no position free.
     """
     ids = [row.tolist() for row in tokenizer.encode_raw(prompts)]
     most = model.config.max_positions
@@ -57,7 +61,8 @@ def generate_texts(
             found = beam_search(decoder, batch_limits, settings.num_beams, 0.0, start=0, end=-1)
             continued = [(hypothesis.tokens, hypothesis.score) for hypothesis in found]
         else:
-            uniform = [make_rng(settings.seed, first + n).random(settings.max_new_tokens) for n in range(len(batch))]
+            numbers = (range(len(ids)) if places is None else places)[first : first + step]
+            uniform = [make_rng(settings.seed, number).random(settings.max_new_tokens) for number in numbers]
             continued = continue_texts(model, batch, batch_limits, forbidden, settings, np.stack(uniform))
         generations += [Generation(tokenizer.decode(tokens), score) for tokens, score in continued]
     return generations

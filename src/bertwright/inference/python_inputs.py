@@ -57,13 +57,16 @@ def choice_example(prompt: Any, endings: Any, location: str) -> ChoiceExample:
     return ChoiceExample(checked[0], tuple(checked[1:]), None, location)
 
 
-def ranking_example(query: Any, texts: Any) -> RankingExample:
-    """Build an example from a query and its candidates. Raises ValueError for an empty text and for other values."""
-    checked = [check_text(text, f"text {index}") for index, text in enumerate(to_list(texts, "texts"))]
+def ranking_example(query: Any, texts: Any, first: int = 0) -> RankingExample:
+    """Build an example from a query and its candidates, whose index in messages begins with `first`.
+
+    Raises ValueError for an empty text and for other values.
+    """
+    checked = [check_text(text, f"text {index}") for index, text in enumerate(to_list(texts, "texts"), first)]
     check_text(query, "query")
     if odd := [
         name
-        for name, text in (("query", query), *((f"text {n}", t) for n, t in enumerate(checked)))
+        for name, text in (("query", query), *((f"text {n}", t) for n, t in enumerate(checked, first)))
         if not text.strip()
     ]:
         raise ValueError(f"{odd[0]}: expected a text, got an empty one; leave it out")

@@ -7,16 +7,18 @@ under load batches fill by themselves. A long request is computed in parts that 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from bertwright.serving.model_methods import count_characters
 from bertwright.serving.served_models import ServedModel
+
+INDEXED = re.compile(r"^(text|prompt|question|context|choice) (\d+)")  # messages about one of several items
 
 
 class Call(NamedTuple):
@@ -68,13 +70,15 @@ class Request:
                 break
             cost += item_cost
             self.taken += 1
-        return Part(self, self.items[first : self.taken], cost)
+        return Part(self, first, self.items[first : self.taken], cost)
 
 
 class Part(NamedTuple):
     """Consecutive items of a request that are computed in one batch."""
 
     request: Request
+    first: int
+    """Index of the first of them."""
     items: Sequence[Any]
     cost: int
 
@@ -96,16 +100,18 @@ class Batcher:
         """
         self.find, self.batch_tokens, self.observe, self.prepare = find, batch_tokens, observe, prepare
         self.waiting: deque[Request] = deque()
-        self.tokens = dict[str, int]()  # estimated, of all that waits or is computed, by model
+        self.tokens = Counter[tuple[str, str]]()  # estimated, of all that waits or is computed, by model and method
         self.changed = threading.Condition()
         self.is_open = True
         self.thread = threading.Thread(target=self._run, name="models", daemon=True)
         self.thread.start()
 
     def promised_wait(self) -> float:
-        """Return the seconds until all that waits now is done, by the measured rate of each model."""
+        """Return the seconds until all that waits now is done, by the measured rate of each method."""
         with self.changed:
-            return sum(tokens / self.find(name).rate for name, tokens in self.tokens.items() if tokens)
+            return sum(
+                tokens / self.find(name).rate(method) for (name, method), tokens in self.tokens.items() if tokens
+            )
 
     async def compute(self, call: Call, items: Sequence[Any], costs: Sequence[int], began: float) -> Request:
         """Compute the items' results; return the request with them. `began`: time from which it counts as waiting.
@@ -117,7 +123,7 @@ class Batcher:
             return request
         with self.changed:
             self.waiting.append(request)
-            self.tokens[call.model] = self.tokens.get(call.model, 0) + sum(costs)
+            self.tokens[call[:2]] += sum(costs)
             self.changed.notify()
         try:
             await request.future
@@ -136,7 +142,7 @@ class Batcher:
 
     def _drop(self, request: Request) -> None:
         """Forget the items of a request that are still in the queue; the lock is taken."""
-        self.tokens[request.call.model] -= sum(request.costs[request.taken :])
+        self.tokens[request.call[:2]] -= sum(request.costs[request.taken :])
         request.taken = len(request.items)
         if request in self.waiting:
             self.waiting.remove(request)
@@ -147,7 +153,7 @@ class Batcher:
             ended = self._compute(parts)
             request = parts[0].request
             with self.changed:
-                self.tokens[request.call.model] -= sum(part.cost for part in parts)
+                self.tokens[request.call[:2]] -= sum(part.cost for part in parts)
             request.future.get_loop().call_soon_threadsafe(notify, ended)
 
     def _take(self) -> list[Part]:
@@ -188,25 +194,27 @@ class Batcher:
                 return [ended for part in parts for ended in self._compute([part])]
             with self.changed:
                 self._drop(parts[0].request)
+            if isinstance(error, ValueError):
+                error = ValueError(shift_index(str(error), parts[0].first))
             return [(parts[0].request, error)]
-        return [(request, None) for request, _, _ in parts if len(request.values) == len(request.items)]
+        return [(request, None) for request, *_ in parts if len(request.values) == len(request.items)]
 
     def _compute_together(self, parts: Sequence[Part]) -> None:
         call = parts[0].request.call
         model = self.find(call.model)
         items = [item for part in parts for item in part.items]
         began = time.perf_counter()
-        tokens, truncated = model.measure(call.method, items)
+        options = dict(call.options)
+        tokens, truncated, density = model.measure(call.method, items, options)
         tokenized = time.perf_counter()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # each reply says what was truncated
-            values = model.compute(call.method, items, dict(call.options))
+            values = model.compute(call.method, items, options)
         ended = time.perf_counter()
-        cost, characters = sum(part.cost for part in parts), sum(map(count_characters, items))
-        model.learn_rate(cost, sum(tokens), characters, ended - began)
+        model.learn_rate(call.method, sum(part.cost for part in parts), density, ended - began)
         self.observe(len(items), sum(tokens))
         start = 0
-        for request, of_part, _ in parts:
+        for request, _, of_part, _ in parts:
             chosen = slice(start, start := start + len(of_part))
             request.values.extend(values[chosen])
             request.tokens.extend(tokens[chosen])
@@ -214,6 +222,15 @@ class Batcher:
             request.tokenize_s += tokenized - began
             request.compute_s += ended - tokenized
             request.waits_since = ended
+
+
+def shift_index(message: str, first: int) -> str:
+    """Return a message about an item of a part with its index in the request.
+
+    >>> shift_index("text 3: expected a text, got an empty one; leave it out", 100)
+    'text 103: expected a text, got an empty one; leave it out'
+    """
+    return INDEXED.sub(lambda match: f"{match[1]} {int(match[2]) + first}", message)
 
 
 def notify(ended: Sequence[tuple[Request, Exception | None]]) -> None:

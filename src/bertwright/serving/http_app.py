@@ -22,6 +22,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bertwright.base.messages import escape_control
 from bertwright.serving import (
     cohere_dialect,
     document_routes,
@@ -43,6 +44,7 @@ from bertwright.serving.serving_metrics import CONTENT_TYPE, ServingMetrics
 log = logging.getLogger("bertwright.serving")
 DIALECTS = (typed_routes, document_routes, tei_dialect, openai_dialect, cohere_dialect, hugging_face_dialect)
 ROUTES: tuple[Route, ...] = tuple(route for dialect in DIALECTS for route in dialect.ROUTES)
+MAX_RESULTS = 100_000  # of a request: candidates for masks, documents found
 CLIENT_GONE = 499  # nginx' status of a request whose client has left; nobody receives it
 FAILURES = {
     400: "validation", 404: "validation", 408: "timeout", 413: "batch_size", 422: "validation", 424: "model_type",
@@ -60,8 +62,7 @@ class Server:
 
     def check_admission(self) -> None:
         """Raise HttpError 503 before the first right answer, 429 if what waits takes too long."""
-        if not self.models.is_ready:
-            raise HttpError("the models are not ready yet", 503, "Unhealthy", {"Retry-After": "1"})
+        self.models.check_ready()
         wait = self.batcher.promised_wait()
         if wait > self.limits.max_wait:
             seconds = str(math.ceil(wait - self.limits.max_wait))
@@ -73,8 +74,13 @@ class Server:
         limits = self.limits
         if len(job.items) > limits.max_texts:
             raise HttpError(f"expected at most {limits.max_texts:,} texts, got {len(job.items):,}", 413, "Validation")
-        model, method = self.models.find(job.call.model), job.call.method
-        costs = [model.cost(method, item) for item in job.items]
+        model, method, options = self.models.find(job.call.model), job.call.method, dict(job.call.options)
+        results = sum(model.results(method, item, options) for item in job.items)
+        if results > MAX_RESULTS:
+            raise HttpError(
+                f"expected at most {MAX_RESULTS:,} results, got {results:,}; send several requests", 413, "Validation"
+            )
+        costs = [model.cost(method, item, options) for item in job.items]
         if sum(costs) > limits.max_tokens:
             raise HttpError(
                 f"expected at most {limits.max_tokens:,} tokens, got about {sum(costs):,}", 413, "Validation"
@@ -107,12 +113,14 @@ class Server:
         """Compute a job that waits since `began`. Raises HttpError 499 if the client leaves in the meantime."""
         work = asyncio.ensure_future(self.batcher.compute(job.call, job.items, self.estimate(job), began))
         gone = asyncio.ensure_future(wait_until_gone(receive))
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
+        try:
+            await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                raise HttpError("the client has left", CLIENT_GONE, "Validation")
+            request = work.result()
+        finally:  # also if the server ends: what waits is dropped, instead of being computed for nobody
             work.cancel()
-            raise HttpError("the client has left", CLIENT_GONE, "Validation")
-        gone.cancel()
-        request = work.result()
+            gone.cancel()
         request.end_wait()  # until the event loop was free
         return request
 
@@ -143,14 +151,16 @@ class PostEndpoint:
             metrics.success.labels(self.label).inc()
         except HttpError as error:
             metrics.failure.labels(FAILURES.get(error.status, "inference")).inc()
-            response = error_response(error, self.route.path == openai_dialect.PATH)
-        except asyncio.CancelledError:
+            response = error_response(error, self.route.path)
+        except asyncio.CancelledError:  # --drain-timeout is over; only the end of the server cancels
             metrics.failure.labels("dropped").inc()
-            raise
+            ends = HttpError("the server ends before the answer is there", 503, "Unhealthy", {"Retry-After": "1"})
+            response = error_response(ends, self.route.path)
         if server.log_level != "errors":
             seconds = time.perf_counter() - began
             text = body.decode(errors="replace") if server.log_level == "texts" else f"{len(body):,} bytes"
-            log.info("%s %d %.1f ms %s", scope["path"], response.status_code, 1000 * seconds, text)
+            path, shown = escape_control(scope["path"]), escape_control(text)
+            log.info("%s %d %.1f ms %s", path, response.status_code, 1000 * seconds, shown)
         if response.status_code != CLIENT_GONE:
             await response(scope, receive, send)
 
@@ -161,8 +171,6 @@ class PostEndpoint:
             given = self.decode(body)
             name = scope["path_params"].get("name") or getattr(given, "model", None)
             job = self.route.prepare(self.server.models, given, name)
-            if not isinstance(job, Job):
-                return json_response(job)
             request = await self.server.compute(job, receive, began)
             content = job.reply(request)
         except (ValidationError, DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -174,7 +182,7 @@ class PostEndpoint:
             raise
         except Exception as error:
             place = "".join(traceback.format_tb(error.__traceback__))  # the message may have parts of a text
-            log.error("%s: %s\n%s", scope["path"], type(error).__name__, place)
+            log.error("%s: %s\n%s", escape_control(scope["path"]), type(error).__name__, place)
             raise HttpError(f"{type(error).__name__}; the server's log says where", 500, "Backend") from error
         total_s = time.perf_counter() - began
         self.server.metrics.observe_request(request, total_s)
@@ -184,7 +192,7 @@ class PostEndpoint:
 def reply_headers(request: Request, total_s: float) -> dict[str, str]:
     """Return the headers of text-embeddings-inference, times in milliseconds, and the truncated texts."""
     headers = {
-        "X-Model": request.call.model.encode("ascii", "replace").decode(),
+        "X-Model": escape_control(request.call.model).encode("ascii", "replace").decode(),
         "X-Compute-Tokens": str(sum(request.tokens)),
         "X-Total-Time": f"{1000 * total_s:.2f}",
         "X-Tokenization-Time": f"{1000 * request.tokenize_s:.2f}",
@@ -200,7 +208,10 @@ def get_endpoint(route: Route, server: Server) -> Any:
     """Return the function of a GET route."""
 
     async def endpoint(request: HttpRequest) -> Response:
-        return json_response(route.prepare(server.models))
+        try:
+            return json_response(route.prepare(server.models))
+        except HttpError as error:
+            return error_response(error, route.path)
 
     return endpoint
 
@@ -232,9 +243,11 @@ def plain_routes(server: Server) -> list[Path]:
     """Return the routes that answer without a model: the document, health and metrics."""
 
     async def health(request: HttpRequest) -> Response:
-        if server.models.is_ready:
+        try:
+            server.models.check_ready()
             return json_response({"status": "ok"})
-        return error_response(HttpError("the models are not ready yet", 503, "Unhealthy", {"Retry-After": "1"}))
+        except HttpError as error:
+            return error_response(error, "/health")
 
     async def metrics(request: HttpRequest) -> Response:
         return Response(server.metrics.render(len(server.batcher.waiting)), media_type=CONTENT_TYPE)
@@ -248,7 +261,9 @@ def plain_routes(server: Server) -> list[Path]:
 async def http_error(request: HttpRequest, error: Exception) -> Response:
     """Answer what Starlette rejects: unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    return error_response(HttpError(error.detail, error.status_code, "Validation", error.headers or {}))
+    return error_response(
+        HttpError(error.detail, error.status_code, "Validation", error.headers or {}), request.url.path
+    )
 
 
 def make_app(models: ServedModels) -> ASGIApp:
@@ -263,10 +278,16 @@ def make_app(models: ServedModels) -> ASGIApp:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
+        loop, reloads = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+
+        def start_reload() -> None:
+            if len(reloads) < 2:  # one that waits for its turn will load what is there now, too
+                reloads.add(task := loop.create_task(reload_models(models)))
+                task.add_done_callback(reloads.discard)
+
         if hasattr(signal, "SIGHUP"):
             try:
-                loop.add_signal_handler(signal.SIGHUP, lambda: loop.create_task(reload_models(models)))
+                loop.add_signal_handler(signal.SIGHUP, start_reload)
             except (RuntimeError, ValueError):  # not in the main thread, which has no signals
                 log.debug("no reload by SIGHUP outside the main thread")
         yield
@@ -274,7 +295,8 @@ def make_app(models: ServedModels) -> ASGIApp:
 
     routes = [*plain_routes(server), *(make_path(route, server, page) for route in ROUTES)]
     app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: http_error})
-    return Protection(app, settings.key, settings.allow_hosts, settings.allow_origins)
+    hosts, origins = ({name.lower() for name in names} for names in (settings.allow_hosts, settings.allow_origins))
+    return Protection(app, settings.key, hosts, origins)
 
 
 def warm_up(models: ServedModels) -> None:
@@ -282,13 +304,13 @@ def warm_up(models: ServedModels) -> None:
     try:
         models.warm_up()
     except Exception as error:
-        log.error("not ready: %s", error)
+        log.error("not ready: %s", escape_control(str(error)))
 
 
 async def reload_models(models: ServedModels) -> None:
     """Load the models again beside the present ones, which stay if that fails."""
     try:
-        await asyncio.to_thread(models.load)
-        log.warning("loaded the models again: %s", ", ".join(models.by_name))
+        await asyncio.to_thread(models.reload)
+        log.warning("loaded the models again: %s", escape_control(", ".join(models.by_name)))
     except Exception as error:
-        log.error("the models could not be loaded again, those before stay: %s", error)
+        log.error("the models could not be loaded again, those before stay: %s", escape_control(str(error)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, field
 
 from bertwright.serving.batcher import Request
 from bertwright.serving.errors import HttpError
@@ -18,6 +18,7 @@ from bertwright.serving.tei_dialect import (
     EmbedRequest,
     Side,
     SimilarityInputs,
+    SimilarityParameters,
     embed,
     prepare_similarity,
     to_scores,
@@ -31,34 +32,44 @@ class Question(Struct):
     context: str
 
 
-class Parameters(Struct):
-    """The parameters that are followed here; others are read by no task."""
+class Parameters(SimilarityParameters):
+    """The parameters that one task or another follows."""
 
     top_k: Count | None = None
-    function_to_apply: Literal["sigmoid", "softmax", "none"] | None = None
-    aggregation_strategy: Literal["none", "simple", "first", "average", "max"] | None = None
-    ignore_labels: list[str] = []
-    targets: list[str] | None = None
+    function_to_apply: str | None = None
+    aggregation_strategy: Literal["simple", "first"] | None = None
+    ignore_labels: list[str] = field(default_factory=list)
+
+
+def read_parameters(given: dict[str, Any] | None, *followed: str) -> Parameters:
+    """Return the parameters that a task follows. Raises ValueError for others, unless they are null."""
+    chosen = {name: value for name, value in (given or {}).items() if value is not None}
+    if odd := [name for name in chosen if name not in followed]:
+        expected = ", ".join(followed) or "none"
+        raise ValueError(f"parameters: {odd[0][:80]} is not followed here; expected {expected}; omit it")
+    return convert(chosen, Parameters)
 
 
 class TaskRequest(Struct):
     """Inputs of a task, and its parameters; options of vectors stand beside them."""
 
     inputs: str | list[str] | dict[str, Any]
-    parameters: Parameters | None = None
+    parameters: dict[str, Any] | None = None
     normalize: bool | None = None
     truncate: bool | None = None
     truncation_direction: Side = "right"
     prompt_name: str | None = None
     dimensions: Dimensions = None
+    encoding_format: Literal["float"] | None = None
 
 
 def run_task(models: ServedModels, body: TaskRequest, name: Name) -> Job:
     """Prepare the task that the inputs and the model have. Raises ValueError for inputs that no task has."""
     if isinstance(body.inputs, dict):
         if "source_sentence" in body.inputs:
-            return prepare_similarity(models, convert(body.inputs, SimilarityInputs), name)
-        return answer_question(models, convert(body.inputs, Question), body.parameters or Parameters(), name)
+            parameters = read_parameters(body.parameters, "prompt_name", "truncate", "truncation_direction")
+            return prepare_similarity(models, convert(body.inputs, SimilarityInputs), name, parameters)
+        return answer_question(models, convert(body.inputs, Question), read_parameters(body.parameters, "top_k"), name)
     model = models.find(name) if name is not None else next(iter(models.by_name.values()))
     if model.purpose not in TASKS:
         raise HttpError(f"{model.name}: no task of Hugging Face's client; it answers /{model.purpose}", 424, "Backend")
@@ -66,11 +77,17 @@ def run_task(models: ServedModels, body: TaskRequest, name: Name) -> Job:
 
 
 def classify(models: ServedModels, body: TaskRequest, name: str) -> Job:
-    """Prepare the labels of texts: for each text, a list from the most probable one on."""
-    top_k = body.parameters.top_k if body.parameters else None
+    """Prepare the labels of texts: for each text, a list from the most probable one on.
+
+    Raises ValueError for another function of the outputs than the one that the task was trained with.
+    """
+    parameters, task = read_parameters(body.parameters, "top_k", "function_to_apply"), models.find(name).bert.task
+    own = "none" if task and task.is_regression else "sigmoid" if task and task.is_multi_label else "softmax"
+    if parameters.function_to_apply not in (None, own):
+        raise ValueError(f"function_to_apply: expected {own}, got {parameters.function_to_apply[:80]!r}; omit it")
 
     def reply(request: Request) -> list[list[Any]]:
-        return [to_scores(value)[:top_k] for value in request.values]
+        return [to_scores(value)[: parameters.top_k] for value in request.values]
 
     return make_job(models, "classify", name, to_list(body.inputs), reply)  # type: ignore[arg-type]
 
@@ -86,8 +103,12 @@ class Group(Struct):
 
 
 def tag(models: ServedModels, body: TaskRequest, name: str) -> Job:
-    """Prepare the entities of texts, whole as with an aggregation; for one text, a list of them."""
-    ignored = body.parameters.ignore_labels if body.parameters else []
+    """Prepare the entities of texts; for one text, a list of them.
+
+    Words are tagged whole, by their first token, and entities are spans of words: the aggregation "first", and "simple"
+    for words of one token.
+    """
+    ignored = read_parameters(body.parameters, "ignore_labels", "aggregation_strategy").ignore_labels
 
     def reply(request: Request) -> list[Any]:
         found = [
@@ -122,10 +143,10 @@ def fill(text: str, mask: str, token: str) -> str:
 
 
 def fill_mask(models: ServedModels, body: TaskRequest, name: str) -> Job:
-    """Prepare candidates for the one [MASK] of a text. Raises ValueError for `targets`, and for lists of texts."""
-    parameters = body.parameters or Parameters()
-    if not isinstance(body.inputs, str) or parameters.targets:
-        raise ValueError("inputs: expected one text with one [MASK], without targets; POST /fill-mask takes several")
+    """Prepare candidates for the one [MASK] of a text. Raises ValueError for lists of texts."""
+    parameters = read_parameters(body.parameters, "top_k")
+    if not isinstance(body.inputs, str):
+        raise ValueError("inputs: expected one text with one [MASK]; POST /fill-mask takes several")
     text, tokenizer = body.inputs, models.find(name).bert.tokenizer
     mask = tokenizer.token(tokenizer.mask_id)
 
@@ -162,6 +183,7 @@ def answer_question(models: ServedModels, given: Question, parameters: Parameter
 
 def compute_vectors(models: ServedModels, body: TaskRequest, name: str) -> Job:
     """Prepare the vectors of texts."""
+    read_parameters(body.parameters)
     request = EmbedRequest(
         inputs=body.inputs, normalize=body.normalize, truncate=body.truncate, prompt_name=body.prompt_name,  # type: ignore[arg-type]
         truncation_direction=body.truncation_direction, dimensions=body.dimensions,

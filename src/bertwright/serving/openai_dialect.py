@@ -13,7 +13,6 @@ from bertwright.serving.errors import HttpError
 from bertwright.serving.route import Dimensions, Job, Name, Route, make_job
 from bertwright.serving.served_models import ServedModels
 
-PATH = "/v1/embeddings"
 Ids = list[int]
 
 
@@ -102,6 +101,6 @@ def list_models(models: ServedModels) -> OpenAiModels:
 
 
 ROUTES = (
-    Route(PATH, "POST", "Compute vectors (OpenAI)", EmbeddingsRequest, EmbeddingsReply, embeddings),
+    Route("/v1/embeddings", "POST", "Compute vectors (OpenAI)", EmbeddingsRequest, EmbeddingsReply, embeddings),
     Route("/v1/models", "GET", "List the models (OpenAI)", None, OpenAiModels, list_models),
 )

@@ -13,8 +13,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertwright.serving.errors import HttpError
 from bertwright.serving.replies import error_response
@@ -24,7 +25,7 @@ CHALLENGE = {"WWW-Authenticate": 'Bearer realm="bertwright", Basic realm="bertwr
 
 @dataclass(frozen=True)
 class Protection:
-    """The rules of a server."""
+    """The rules of a server; hosts and origins are in small letters, as browsers send them."""
 
     app: ASGIApp
     key: str | None = None
@@ -32,16 +33,22 @@ class Protection:
     origins: Collection[str] = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it with 400, 401 or 403."""
+        """Pass a request on, or answer it with 400, 401 or 403; answer what a browser asks before it sends one."""
+        app = self.app
         if scope["type"] == "http":
+            headers = Headers(scope=scope)
+            origin, asked = headers.get("origin"), headers.get("access-control-request-method")
+            is_preflight = scope["method"] == "OPTIONS" and origin is not None and asked is not None
+            if origin is not None and origin in self.origins:
+                send = allow_origin(send, origin)
             try:
-                self.check(Headers(scope=scope))
+                self.check(headers, not is_preflight)  # browsers ask without the key
+                app = preflight_response(headers) if is_preflight else app
             except HttpError as error:
-                await error_response(error)(scope, receive, send)
-                return
-        await self.app(scope, receive, send)
+                app = error_response(error, scope["path"])
+        await app(scope, receive, send)
 
-    def check(self, headers: Mapping[str, str]) -> None:
+    def check(self, headers: Mapping[str, str], needs_key: bool = True) -> None:
         """Raise HttpError for a request that may not pass."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self.is_own_host(host):
@@ -50,7 +57,8 @@ class Protection:
             raise HttpError(
                 f"Origin: {origin[:80]!r} may not send requests; --allow-origins adds it", 403, "Validation"
             )
-        if self.key is not None and not hmac.compare_digest(sent_key(headers).encode(), self.key.encode()):
+        key = (self.key or "").encode(errors="surrogateescape")  # what is not UTF-8 in the environment
+        if needs_key and key and not hmac.compare_digest(sent_key(headers), key):
             raise HttpError("Authorization: expected Bearer and this server's key", 401, "Validation", CHALLENGE)
 
     def is_own_host(self, host: str) -> bool:
@@ -60,6 +68,31 @@ class Protection:
         except ValueError:  # half of an address in brackets
             return False
         return name in ("localhost", *self.hosts) or is_address(name)
+
+
+def allow_origin(send: Send, origin: str) -> Send:
+    """Return a `send` that lets the browser show a reply to the page of an origin."""
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers["Access-Control-Allow-Origin"] = origin
+            headers["Access-Control-Expose-Headers"] = "*"
+            headers.add_vary_header("Origin")
+        await send(message)
+
+    return send_with_headers
+
+
+def preflight_response(headers: Mapping[str, str]) -> Response:
+    """Return the reply to a browser that asks which requests a page may send: all that the routes read."""
+    allowed = {
+        "Access-Control-Allow-Methods": "GET, POST",
+        "Access-Control-Allow-Headers": headers.get("access-control-request-headers", "Authorization, Content-Type"),
+        "Access-Control-Allow-Private-Network": "true",  # a page of the web may reach this machine
+        "Access-Control-Max-Age": "600",
+    }
+    return Response(status_code=204, headers=allowed)
 
 
 def is_address(name: str) -> bool:
@@ -75,14 +108,14 @@ def is_address(name: str) -> bool:
     return True
 
 
-def sent_key(headers: Mapping[str, str]) -> str:
+def sent_key(headers: Mapping[str, str]) -> bytes:
     """Return the key of a request: a bearer token, or the password that a browser asks for; empty if there is none."""
     kind, _, value = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
-        return value.strip()
+        return value.strip().encode("latin-1")  # the bytes of the header
     if kind.lower() == "basic":
         try:
-            return b64decode(value, validate=True).decode().partition(":")[2]
+            return b64decode(value, validate=True).partition(b":")[2]
         except ValueError:
-            return ""
-    return headers.get("x-api-key", "")
+            return b""
+    return headers.get("x-api-key", "").encode("latin-1")

@@ -40,8 +40,8 @@ def json_response(content: Any, status: int = 200, headers: Mapping[str, str] = 
     return Response(encode(content), status, headers, "application/json")
 
 
-def error_response(error: HttpError, is_openai: bool = False) -> Response:
-    """Return the reply of an error, in OpenAI's form or in the usual one."""
-    message = str(error)
+def error_response(error: HttpError, path: str) -> Response:
+    """Return the reply of an error: on OpenAI's paths in its form, else in the usual one."""
+    message, is_openai = str(error), path.startswith("/v1/") and path != "/v1/rerank"  # that one is Cohere's
     content = OpenAiError(ErrorDetail(message, error.kind)) if is_openai else ErrorReply(message, error.kind)
     return json_response(content, error.status, error.headers)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
+import threading
 from contextlib import suppress
 
 import uvicorn
@@ -24,11 +26,14 @@ def serve(settings: ServeSettings, reporter: Reporter = SILENT) -> None:
     Raises ValueError for models that cannot be loaded, and for an address that is not free.
     """
     logging.basicConfig(level=logging.INFO if settings.log != "errors" else logging.WARNING, format="%(message)s")
+    if hasattr(signal, "SIGHUP") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until a reload is possible; it would end the process
     with execution_context(settings.device) as context, bind(settings.host, settings.port) as listener:
         models = ServedModels(settings, context)
         models.load()
         app = make_app(models)
-        address = f"http://{settings.host}:{listener.getsockname()[1]}"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        address = f"http://{host}:{listener.getsockname()[1]}"
         reporter.record(Line(f"{address}: {', '.join(models.by_name)}"))
         config = uvicorn.Config(
             app, log_config=None, access_log=False, timeout_keep_alive=KEEP_ALIVE_S, server_header=False,
@@ -39,12 +44,13 @@ def serve(settings: ServeSettings, reporter: Reporter = SILENT) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind a socket. Raises ValueError for an address that is not free or not of this machine."""
+    """Return a socket that listens. Raises ValueError for an address that is not free or not of this machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(MAX_PENDING)  # here: two sockets that do not listen yet may have the same address
     except OSError as error:
         listener.close()
         raise ValueError(f"--host {host} --port {port}: {error.strerror}; choose another address") from None

@@ -6,10 +6,12 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from bertwright.base.optional import check_installed
 from bertwright.base.settings import Positional, check_limit, check_minimum, check_not_str, check_range
 from bertwright.interop.model_files import check_model
+from bertwright.text.sources import check_exist
 from bertwright.training.device_settings import InferenceDeviceSettings
 
 PACKAGES = ("msgspec", "prometheus_client", "starlette", "uvicorn")
@@ -73,6 +75,13 @@ class ServeSettings:
         check_range(self, 0, 65_535, "port")
         if not self.models:
             raise ValueError("no model given; for example: bertwright serve runs/task")
+        for host in self.allow_hosts:
+            if set(host) & set(":/ "):
+                raise ValueError(
+                    f"--allow-hosts {host}: expected a name alone, as in bears.example; omit scheme and port"
+                )
+        for origin in self.allow_origins:
+            check_origin(origin)
         if self.api_key == "":
             raise ValueError("--api-key: expected a key, got an empty text; omit it for a server without one")
 
@@ -82,12 +91,25 @@ class ServeSettings:
         return self.api_key or os.environ.get(KEY_VARIABLE) or None
 
 
+def check_origin(origin: str) -> None:
+    """Raise ValueError for a text that no browser sends as an origin, or in this form."""
+    parts = urlsplit(origin)
+    port = {"http": ":80", "https": ":443"}.get(parts.scheme, " ")
+    is_whole = origin.lower() == f"{parts.scheme}://{parts.netloc}".lower() and not origin.endswith(port)
+    if origin != "null" and not (parts.scheme and parts.netloc and is_whole):
+        raise ValueError(
+            f"--allow-origins {origin}: expected scheme, name and no usual port, as in https://app.example.com, and "
+            "nothing behind them"
+        )
+
+
 def check_inputs(settings: ServeSettings) -> None:
     """Check packages and models, without torch. Raises ValueError."""
     for package in PACKAGES:
         check_installed(package, "serve", "bertwright serve")
     for name in settings.models:
         check_model(name)
+    check_exist(settings.examples)
     if settings.index is not None and not settings.index.is_dir():
         raise ValueError(
             f"--index {settings.index}: expected the folder of an index; bertwright search build writes one"

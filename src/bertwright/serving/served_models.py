@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +19,14 @@ from bertwright.inference.search_commands import MODEL
 from bertwright.inference.search_index import SearchIndex
 from bertwright.kernels.cpu import trim_malloc
 from bertwright.serving.errors import HttpError
-from bertwright.serving.model_methods import METHODS, SEARCH, Method, count_characters, count_tokens
+from bertwright.serving.model_methods import ALL_METHODS, METHODS, Counts, embedding_length, task_length
 from bertwright.serving.serve_settings import ServeSettings
 from bertwright.tasks.prediction import BATCH_TOKENS
 from bertwright.training.context import ExecutionContext
 
 DECAY = 0.9  # weight of what was measured before the newest batch
 MEASURED_TOKENS, MEASURED_S = 1_000, 0.1  # smaller batches say little of the speed under load
+DENSITY = 0.1, 2.0  # least and most tokens per character: no client can teach that its next texts cost nothing
 TOLERANCE = 1e-3  # between an answer alone and in a batch: bfloat16 rounds by this much
 
 
@@ -38,51 +40,52 @@ class ServedModel:
     """Names in METHODS; the model's purpose comes first."""
     tokens_per_character: float = 0.25
     measured_cost: float = 50.0
-    """Estimated tokens of the last batches, older ones with less weight."""
+    """Estimated tokens of a first batch, which stand for a method until it is used."""
     measured_s: float = 0.01
     """Seconds that they took."""
+    speeds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """By method, estimated tokens and seconds of the last batches, older ones with less weight."""
     examples: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def max_length(self) -> int:
         """Longest sequence in tokens."""
-        return self.bert.task.max_length if self.bert.task else int(self.bert.config.max_positions)
-
-    @property
-    def rate(self) -> float:
-        """Estimated tokens per second."""
-        return self.measured_cost / self.measured_s
+        own = None if self.bert.task else embedding_length(self.bert)
+        return own or task_length(self.bert)
 
     @property
     def purpose(self) -> str:
         """The method that the model was trained for."""
         return self.methods[0]
 
-    def cost(self, method: str, item: Any) -> int:
-        """Estimate the tokens of an item."""
-        estimate = 2 + int(count_characters(item) * self.tokens_per_character)
-        longest = _method(method).longest(self.bert)
-        return estimate if longest is None else min(estimate, longest)
+    def rate(self, method: str) -> float:
+        """Return a method's estimated tokens per second."""
+        cost, seconds = self.speeds.get(method, (self.measured_cost, self.measured_s))
+        return cost / seconds
 
-    def measure(self, method: str, items: Sequence[Any]) -> tuple[list[int], list[bool]]:
+    def cost(self, method: str, item: Any, options: Mapping[str, Any]) -> int:
+        """Estimate the tokens of an item. Raises ValueError for options that the model lacks."""
+        return ALL_METHODS[method].estimate(self.bert, item, self.tokens_per_character, options)
+
+    def results(self, method: str, item: Any, options: Mapping[str, Any]) -> int:
+        """Return the most results that an item can have, as far as the request chooses it."""
+        return ALL_METHODS[method].results(self.bert, item, **options)
+
+    def measure(self, method: str, items: Sequence[Any], options: Mapping[str, Any]) -> Counts:
         """Count the tokens that are read of each item, and say which items are truncated."""
-        tokens = count_tokens(self.bert.tokenizer, items)
-        longest = _method(method).longest(self.bert)
-        if longest is None:
-            return tokens.tolist(), [False] * len(items)
-        return np.minimum(tokens, longest).tolist(), (tokens > longest).tolist()
+        return ALL_METHODS[method].measure(self.bert, items, options)
 
     def compute(self, method: str, items: Sequence[Any], options: Mapping[str, Any]) -> Sequence[Any]:
         """Compute the results of some items. Raises ValueError for items that the model cannot read."""
-        return _method(method).compute(self.bert, items, **options)
+        return ALL_METHODS[method].compute(self.bert, items, **options)
 
-    def learn_rate(self, cost: int, tokens: int, characters: int, seconds: float) -> None:
-        """Take a computed batch into the measured speed; `cost`: its estimated tokens."""
+    def learn_rate(self, method: str, cost: int, density: float | None, seconds: float) -> None:
+        """Take a computed batch into the measured speed; `cost`: its estimated tokens, `density`: as in `Counts`."""
         if cost >= MEASURED_TOKENS or seconds >= MEASURED_S:
-            self.measured_cost = DECAY * self.measured_cost + cost
-            self.measured_s = DECAY * self.measured_s + seconds
-        if characters:
-            measured = min(tokens / characters, 2.0)
+            before = self.speeds.get(method, (self.measured_cost, self.measured_s))
+            self.speeds[method] = DECAY * before[0] + cost, DECAY * before[1] + seconds
+        if density is not None:
+            measured = min(max(density, DENSITY[0]), DENSITY[1])
             self.tokens_per_character = DECAY * self.tokens_per_character + (1 - DECAY) * measured
 
     def warm_up(self) -> None:
@@ -100,6 +103,8 @@ class ServedModel:
                     f"{self.name}: {name}: an answer alone and in a batch differ; this machine computes wrongly"
                 )
             found.append(name)
+        if not found:
+            raise ValueError(f"{self.name}: expected a model that answers something, got one without any method")
         self.methods = tuple(found)
         if self.purpose != "generate":
             self._measure_speed(self.purpose)
@@ -107,15 +112,11 @@ class ServedModel:
     def _measure_speed(self, method: str) -> None:
         """Compute a batch as large as under load, for the first promises of waits."""
         probe = METHODS[method].probe(self.bert)
-        items = probe * (1 + MEASURED_TOKENS // sum(self.measure(method, probe)[0]))
+        items = probe * (1 + MEASURED_TOKENS // sum(self.measure(method, probe, {}).tokens))
         began = time.perf_counter()
-        tokens = sum(self.measure(method, items)[0])
+        tokens = sum(self.measure(method, items, {}).tokens)
         self.compute(method, items, {})
         self.measured_cost, self.measured_s = float(tokens), time.perf_counter() - began
-
-
-def _method(name: str) -> Method:
-    return SEARCH if name == "search" else METHODS[name]
 
 
 def numbers_of(value: Any) -> list[float]:
@@ -144,6 +145,8 @@ class ServedModels:
     """Name of the model that embeds the queries of the index."""
     is_ready: bool = False
     """True once the answers of all models were right."""
+    in_turn: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the first answers and by each reload, one after the other."""
 
     @property
     def batch_tokens(self) -> int:
@@ -151,24 +154,30 @@ class ServedModels:
         return self.settings.limits.batch_tokens or BATCH_TOKENS[self.context.device.type]
 
     def load(self) -> None:
-        """Load all models, or load them again; those before stay until all new ones are there.
+        """Load all models at the start; another thread lets them answer, while the server says that it starts.
 
         A thread that ends does it, so that only the batcher's thread keeps a team of OpenMP threads: once there are
         more threads in teams than CPUs, libgomp lets them sleep at each barrier, and a short text takes twice as long.
         """
         with ThreadPoolExecutor(1) as thread:
-            thread.submit(self._load_all).result()
+            thread.submit(self._load_all, False).result()
 
-    def _load_all(self) -> None:
+    def reload(self) -> None:
+        """Load all models again, and let them answer; those before stay until all new ones have answered rightly."""
+        with self.in_turn, ThreadPoolExecutor(1) as thread:
+            thread.submit(self._load_all, True).result()
+            self.is_ready = True
+
+    def _load_all(self, warm_up: bool) -> None:
         by_name = dict[str, ServedModel]()
         for name in self.settings.models:
             self._load(name, by_name)
         index, index_model = self._open_index(by_name, self.settings.index) if self.settings.index else (None, "")
-        if self.is_ready:  # at the start, another thread does it, while the server says that it starts
-            for model in by_name.values():
-                model.warm_up()
+        for model in by_name.values() if warm_up else ():
+            model.warm_up()
         for name, model in self.by_name.items():
-            by_name[name].examples = model.examples
+            if name in by_name:
+                by_name[name].examples = model.examples
         self.by_name, self.index, self.index_model = by_name, index, index_model
         trim_malloc()  # loading took more: for weights that are shared, for files
 
@@ -191,11 +200,18 @@ class ServedModels:
         return model
 
     def warm_up(self) -> None:
-        """Find the methods of all models, and check their first answers."""
-        for model in self.by_name.values():
-            model.warm_up()
-        trim_malloc()  # the first answers took more
-        self.is_ready = True
+        """Find the methods of all models, and check their first answers, unless a reload has."""
+        with self.in_turn:
+            if not self.is_ready:
+                for model in self.by_name.values():
+                    model.warm_up()
+                trim_malloc()  # the first answers took more
+                self.is_ready = True
+
+    def check_ready(self) -> None:
+        """Raise HttpError 503 before the first right answers."""
+        if not self.is_ready:
+            raise HttpError("the models are not ready yet", 503, "Unhealthy", {"Retry-After": "1"})
 
     def find(self, name: str) -> ServedModel:
         """Return a model by its name. Raises HttpError 404 for another name."""
@@ -226,6 +242,8 @@ def unique_name(folder: str, taken: Mapping[str, Any]) -> str:
     'mrpc-2'
     """
     path = Path(folder)
+    if path.name in ("", ".."):  # of "." and of a path that ends so; others keep the name that was given, of a link too
+        path = path.resolve()
     name = path.parent.name if path.name == "model" and path.parent.name else path.name
     return next(new for number in range(1, 1_000) if (new := name if number == 1 else f"{name}-{number}") not in taken)
 

@@ -1,8 +1,8 @@
 """Figures of a server in Prometheus' format, with the names of text-embeddings-inference where it has them.
 
-`te_request_count` = `te_request_success` + the sum of `te_request_failure` + requests in progress. For each answered
-request, from its last byte on, total = tokenization + queue + inference + what it takes to build the reply; the queue
-is all the time in which nothing of it is computed.
+`te_request_count_total` = `te_request_success_total` + the sum of `te_request_failure_total` + requests in progress.
+For each answered request, from its last byte on, total = tokenization + queue + inference + what it takes to build the
+reply; the queue is all the time in which nothing of it is computed.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Meta, Struct, field
 
 from bertwright.inference.text_vectors import normalize_vectors
-from bertwright.serving.batcher import Request
+from bertwright.serving.batcher import Call, Request
 from bertwright.serving.errors import HttpError
 from bertwright.serving.route import Dimensions, Job, Name, Route, Texts, make_job, to_list
 from bertwright.serving.served_models import ServedModel, ServedModels
@@ -155,7 +155,7 @@ class SimilarityInputs(Struct):
     sentences: list[str]
 
 
-class SimilarityParameters(Struct):
+class SimilarityParameters(Truncating):
     """Options of the cosines."""
 
     prompt_name: str | None = None
@@ -169,10 +169,15 @@ class SimilarityRequest(Struct):
     model: Name = None
 
 
-def prepare_similarity(models: ServedModels, given: SimilarityInputs, name: Name, **options: Any) -> Job:
+def prepare_similarity(
+    models: ServedModels, given: SimilarityInputs, name: Name, parameters: SimilarityParameters
+) -> Job:
     """Prepare the cosines of a text with others."""
+    check_truncation(parameters)
+    options = {} if parameters.prompt_name is None else {"prompt_name": parameters.prompt_name}
 
     def reply(request: Request) -> list[float]:
+        check_whole(parameters, request)
         vectors = normalize_vectors(np.stack(request.values))
         return [float(cosine) for cosine in vectors[1:] @ vectors[0]]
 
@@ -181,9 +186,7 @@ def prepare_similarity(models: ServedModels, given: SimilarityInputs, name: Name
 
 def similarity(models: ServedModels, body: SimilarityRequest, name: Name) -> Job:
     """Prepare the route's cosines."""
-    prompt = body.parameters.prompt_name if body.parameters else None
-    options = {} if prompt is None else {"prompt_name": prompt}
-    return prepare_similarity(models, body.inputs, name, **options)
+    return prepare_similarity(models, body.inputs, name, body.parameters or SimilarityParameters())
 
 
 class TokenizeRequest(Struct):
@@ -204,17 +207,24 @@ class SimpleToken(Struct):
     stop: int | None = None
 
 
-def tokenize(models: ServedModels, body: TokenizeRequest, name: Name) -> list[list[SimpleToken]]:
+def use_tokenizer(models: ServedModels, name: Name, items: Sequence[Any], function: Any, flag: bool) -> Job:
+    """Prepare what a function makes of texts or ids with a tokenizer."""
+    call = Call(models.choose("embed", name).name, "tokenizer", (("function", function), ("flag", flag)))
+    return Job(call, items, lambda request: request.values)
+
+
+def tokenize(models: ServedModels, body: TokenizeRequest, name: Name) -> Job:
+    """Prepare the tokens of texts."""
+    return use_tokenizer(models, name, to_list(body.inputs), split_texts, body.add_special_tokens)
+
+
+def split_texts(tokenizer: TextTokenizer, texts: Sequence[str], with_special: bool) -> list[list[SimpleToken]]:
     """Return the tokens of texts."""
-    tokenizer = models.choose("embed", name).bert.tokenizer
-    texts = to_list(body.inputs)
-    if sum(map(len, texts)) > 1_000_000:
-        raise HttpError("inputs: expected at most 1,000,000 characters; send several requests", 413, "Validation")
     return [
         [
             token
             for number, (start, end) in zip(encoding.ids.tolist(), encoding.offsets.tolist(), strict=True)
-            if not (token := to_token(tokenizer, number, start, end)).special or body.add_special_tokens
+            if not (token := to_token(tokenizer, number, start, end)).special or with_special
         ]
         for encoding in tokenizer.encode_batch(texts)
     ]
@@ -238,11 +248,17 @@ class DecodeRequest(Struct):
     model: Name = None
 
 
-def decode(models: ServedModels, body: DecodeRequest, name: Name) -> list[str]:
+def decode(models: ServedModels, body: DecodeRequest, name: Name) -> Job:
+    """Prepare the texts of ids. Raises ValueError for ids beside lists of them."""
+    lists = sum(isinstance(row, list) for row in body.ids)
+    if lists not in (0, len(body.ids)):
+        raise ValueError("ids: expected ids of one text, or a list for each of several texts, got both")
+    return use_tokenizer(models, name, body.ids if lists else [body.ids], join_ids, body.skip_special_tokens)
+
+
+def join_ids(tokenizer: TextTokenizer, rows: Sequence[Sequence[int]], skip_special: bool) -> list[str]:
     """Return the texts of ids. Raises ValueError for an id outside the vocabulary."""
-    tokenizer = models.choose("embed", name).bert.tokenizer
-    rows: Sequence[Any] = body.ids if body.ids and isinstance(body.ids[0], list) else [body.ids]
-    return [tokenizer.decode(row, body.skip_special_tokens) for row in rows]
+    return [tokenizer.decode(row, skip_special) for row in rows]
 
 
 class Info(Struct):
@@ -260,13 +276,14 @@ class Info(Struct):
 
 
 def info(models: ServedModels) -> Info:
-    """Describe the first model."""
+    """Describe the first model. Raises HttpError 503 until it is known what the model answers."""
+    models.check_ready()
     model, limits = next(iter(models.by_name.values())), models.settings.limits
     labels = [*model.bert.task.label_names] if model.bert.task else []
     kind = {"rank": "reranker", "classify": "classifier"}.get(model.purpose, "embedding")
-    details = (
-        {"pooling": "mean"} if kind == "embedding" else {"id2label": {str(n): label for n, label in enumerate(labels)}}
-    )
+    modules, names = model.bert.sentence_modules, {str(n): label for n, label in enumerate(labels)}
+    pooling = "+".join(modules.modes) if modules and modules.modes else "mean"
+    details = {"pooling": pooling} if kind == "embedding" else {"id2label": names}
     sizes = model.max_length, limits.max_texts, models.batch_tokens
     return Info(model.name, None, models.context.dtype_name, {kind: details}, *sizes)
 

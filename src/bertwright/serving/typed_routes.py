@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 from bertwright.inference.text_settings import GenerationSettings
 from bertwright.serving.batcher import Request
 from bertwright.serving.model_list import ModelList, list_models
+from bertwright.serving.model_methods import Document
 from bertwright.serving.route import Count, Job, Name, Route, Texts, make_job, to_list
 from bertwright.serving.served_models import ServedModels
 from bertwright.tasks.classification import LabelPrediction
@@ -107,7 +108,9 @@ def choose(models: ServedModels, body: ChooseRequest, name: Name) -> Job:
     prompts = to_list(body.prompt)
     given: Sequence[Any] = [body.endings] if isinstance(body.prompt, str) else body.endings
     check_lengths("endings", prompts, given)
-    numbers = {len(endings) if isinstance(endings, list) else 0 for endings in given}
+    numbers = {
+        len(ends) if isinstance(ends, list) and not any(isinstance(e, list) for e in ends) else 0 for ends in given
+    }
     if len(numbers) > 1 or min(numbers, default=2) < 2:
         raise ValueError("endings: expected a list of at least two for each prompt, all of the same length")
     items = [(prompt, tuple(endings)) for prompt, endings in zip(prompts, given, strict=True)]
@@ -154,10 +157,9 @@ def tag(models: ServedModels, body: TagRequest, name: Name) -> Job:
     items = [text if isinstance(text, str) else tuple(text) for text in texts]
     if not body.document:
         return make_job(models, "tag", name, items, reply_with(to_tags))
-    return make_job(
-        models, "tag", name, [tuple(items)],
-        lambda request: describe(request, [to_tags(value) for value in request.values[0]]), document=True,
-    )  # fmt: skip
+    document = Document(items)
+    parts = [(document, index) for index in range(len(items))]
+    return make_job(models, "tag", name, parts, reply_with(to_tags), document=True)
 
 
 class AnswerRequest(Struct):
@@ -255,11 +257,8 @@ def generate(models: ServedModels, body: GenerateRequest, name: Name) -> Job:
     settings = GenerationSettings(
         body.max_new_tokens, body.sample, body.temperature, body.top_k, body.top_p, body.num_beams, body.seed
     )
-
-    def reply(request: Request) -> Predictions[Continuation]:
-        return describe(request, [Continuation(*value) for value in request.values[0]])
-
-    return make_job(models, "generate", name, [tuple(to_list(body.prompts))], reply, settings=settings)
+    prompts, reply = [*enumerate(to_list(body.prompts))], reply_with(lambda value: Continuation(*value))
+    return make_job(models, "generate", name, prompts, reply, settings=settings)
 
 
 class ScoreRequest(Struct):
