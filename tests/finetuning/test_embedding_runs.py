@@ -327,8 +327,21 @@ def test_steps_of_classes_have_groups_of_one_class() -> None:
         used.update(found.tolist())
     assert used == Counter({**dict.fromkeys(range(32), 1), 32: TEXTS_PER_CLASS})
     with pytest.raises(ValueError, match=r"batch_size = 7.*--batch-size 8"):
-        task.item_order(encoded, rows, 7, seed=1)
+        task.step_warnings(rows, 7)
     assert "a step reads 8 rows" in task.step_warnings(rows, 10)[0]
+
+
+def test_a_batch_that_no_step_can_have_leaves_no_run(tmp_path: Path, make_run: Make) -> None:
+    with pytest.raises(ValueError, match="batch_size = 4"):
+        finetune(make_run(tmp_path / "run", "classes", batch_size=4), MUTE)
+    assert not (tmp_path / "run").exists()
+
+
+def test_retrieval_sets_have_no_cosine_of_two_texts(tmp_path: Path) -> None:
+    write_retrieval_set(tmp_path / "nouns")
+    (example,) = TASK.read(str(tmp_path / "nouns"))
+    with pytest.raises(ValueError, match=r"nouns: .*bertwright evaluate"):
+        TASK.to_record(example, np.ones((40, 32), np.float32))
 
 
 def test_a_comma_in_the_id_of_a_query_splits_no_file() -> None:

@@ -188,9 +188,13 @@ class Embedding(RoleTask[Example, TextVectors]):
         return [*find_oddities(rows, find_kind(rows) in DIRECTED and self.vector_loss not in LOSSES["texts"])]
 
     def step_warnings(self, examples: Sequence[Example], batch_size: int) -> list[str]:
-        used = batch_size - batch_size % TEXTS_PER_CLASS if self.vector_loss == "labels" else batch_size
-        of_groups = f"a step reads {used:,} rows, because it reads groups of {TEXTS_PER_CLASS} of one class"
-        return [of_groups] * (used < batch_size) + [*filter(None, [describe_batch(as_rows(examples), batch_size)])]
+        unused, groups = 0, f"groups of {TEXTS_PER_CLASS} texts of one class"
+        if self.vector_loss == "labels":
+            unused, least = batch_size % TEXTS_PER_CLASS, 2 * TEXTS_PER_CLASS
+            if batch_size < least:
+                raise ValueError(f"batch_size = {batch_size}: a step has two {groups}; --batch-size {least} or more")
+        notes = [f"a step reads {batch_size - unused:,} rows, because it has {groups}"] * (unused > 0)
+        return [*notes, *filter(None, [describe_batch(as_rows(examples), batch_size)])]
 
     def encoding_warnings(self, encoded: Encoded) -> list[str]:
         """Say which share of the texts of each role lose tokens."""
@@ -280,11 +284,6 @@ class Embedding(RoleTask[Example, TextVectors]):
         self, encoded: Encoded, examples: Sequence[Example], batch_size: int, seed: int
     ) -> Callable[[int], Ints]:
         if self.vector_loss == "labels":
-            if batch_size < 2 * TEXTS_PER_CLASS:
-                raise ValueError(
-                    f"batch_size = {batch_size}: a step learns from groups of {TEXTS_PER_CLASS} texts of a class, and "
-                    f"needs two; --batch-size {2 * TEXTS_PER_CLASS} or more"
-                )
             order: ClassOrder | FileOrder = ClassOrder.of(encoded.labels[encoded.item_starts[:-1], 2].astype(np.int64))
         else:
             order = FileOrder.of(as_rows(examples), self.weights)

@@ -116,11 +116,8 @@ def _columns_of(row: TextRow) -> str:
 def check_single_set(examples: Sequence[Example]) -> None:
     """Raise ValueError for a retrieval set with other examples, which no score of it includes."""
     if len(examples) > 1 and (found := next((one for one in examples if isinstance(one, RetrievalExample)), None)):
-        other = examples[0] if found is not examples[0] else examples[1]
-        raise ValueError(
-            f"{found.location}: a retrieval set is scored by itself, without {other.location}; name one of them, and "
-            "score the other with bertwright evaluate"
-        )
+        what = "a retrieval set is scored by itself; leave out the other files, which bertwright evaluate scores"
+        raise ValueError(f"{found.location}: {what}")
 
 
 def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 WITHOUT_SCALE = ("cosine", "contrastive", "triplet", "tsdae")
 OF_RANKING = ("symmetric", "all_pairs", "hardness", "guide")
-OF_ONE_DENOMINATOR = ("symmetric", "hardness", "guide")  # what `all_pairs` does not read
 
 
 def check_options(task: Embedding, loss: LossName) -> None:
@@ -25,7 +24,7 @@ def check_options(task: Embedding, loss: LossName) -> None:
     changed = [name for name in OF_RANKING if getattr(task, name)]
     if changed and loss not in ("ranking", "simcse"):
         raise ValueError(f"{changed[0]}: {loss} has no wrong answers that it could change; omit it")
-    if task.all_pairs and (odd := [name for name in OF_ONE_DENOMINATOR if name in changed]):
+    if task.all_pairs and (odd := [name for name in changed if name != "all_pairs"]):
         raise ValueError(f"{odd[0]}: all_pairs has its own wrong answers in all directions; omit one of the two")
     if loss == "simcse" and task.guide and task.guide_margin <= 0:
         raise ValueError(
