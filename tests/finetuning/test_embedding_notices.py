@@ -110,6 +110,10 @@ def test_training_says_what_the_survey_says_and_that_a_step_is_too_large(
     assert "--batch-size 10" in printed
 
 
+def test_texts_that_are_their_own_answer_are_no_oddity_of_simcse(survey: Any) -> None:
+    assert survey("text", [(text,) for text, _ in ASKED])[1] == []
+
+
 def test_prompts_of_unknown_roles_are_refused(tmp_path: Path, tiny_bert: Path, survey: Any) -> None:
     survey("question\tanswer", ASKED)
     task = TaskSettings(

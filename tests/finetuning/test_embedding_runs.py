@@ -33,7 +33,7 @@ from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tables.text_roles import TextRow
 from bertwright.tasks.collation import split_step
 from bertwright.tasks.embedding import Embedding
-from bertwright.tasks.embedding_batches import TEXTS_PER_CLASS, label_texts
+from bertwright.tasks.embedding_batches import TEXTS_PER_CLASS, FileOrder, label_texts
 from bertwright.tasks.embedding_objective import VectorObjective
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
@@ -315,17 +315,39 @@ def test_every_row_is_used_once_per_epoch() -> None:
 
 
 def test_steps_of_classes_have_groups_of_one_class() -> None:
-    rows = [TextRow(f"text {n}", f"line {n}", label=str(min(n // 8, 3))) for n in range(25)]  # the last class has one
+    rows = [TextRow(f"text {n}", f"line {n}", label=str(min(n // 8, 4))) for n in range(33)]  # the last class has one
     labels = label_texts(rows)
     task = replace(TASK, vector_loss="labels")
     encoded = task.encode(rows, Tokenizer.from_tokens([*SPECIAL_TOKENS, "text"], lowercase=True))
-    items_of = task.item_order(encoded, rows, TEXTS_PER_CLASS, seed=1)
+    items_of = task.item_order(encoded, rows, 3 * TEXTS_PER_CLASS, seed=1)
     used: Counter[int] = Counter()
-    for step in range(7):  # an epoch of seven groups
+    for step in range(3):  # nine groups
         found = items_of(step)
-        assert len({labels[row, 2] for row in found}) == 1
+        assert all(len({*group}) == 1 for group in labels[found, 2].reshape(-1, TEXTS_PER_CLASS).tolist())
         used.update(found.tolist())
-    assert used == Counter({**dict.fromkeys(range(24), 1), 24: TEXTS_PER_CLASS})
+    assert used == Counter({**dict.fromkeys(range(32), 1), 32: TEXTS_PER_CLASS})
+    with pytest.raises(ValueError, match=r"batch_size = 7.*--batch-size 8"):
+        task.step_warnings(rows, 7)
+    assert "a step reads 8 rows" in task.step_warnings(rows, 10)[0]
+
+
+def test_a_batch_that_no_step_can_have_leaves_no_run(tmp_path: Path, make_run: Make) -> None:
+    with pytest.raises(ValueError, match="batch_size = 4"):
+        finetune(make_run(tmp_path / "run", "classes", batch_size=4), MUTE)
+    assert not (tmp_path / "run").exists()
+
+
+def test_retrieval_sets_have_no_cosine_of_two_texts(tmp_path: Path) -> None:
+    write_retrieval_set(tmp_path / "nouns")
+    (example,) = TASK.read(str(tmp_path / "nouns"))
+    with pytest.raises(ValueError, match=r"nouns: .*bertwright evaluate"):
+        TASK.to_record(example, np.ones((40, 32), np.float32))
+
+
+def test_a_comma_in_the_id_of_a_query_splits_no_file() -> None:
+    places = ["a/train.tsv, query q1", "a/train.tsv, query 1, 2", "a/train.tsv, query 1, 3", "b, c.tsv, line 2"]
+    order = FileOrder.of([TextRow("a", place, ("b",)) for place in places], ())
+    assert order.sizes.tolist() == [3, 1]
 
 
 @pytest.mark.parametrize(
@@ -347,6 +369,19 @@ def test_steps_of_classes_have_groups_of_one_class() -> None:
         (["question\tanswer", "a\tb", "c\td"], {"prompts": ("query: ",)}, "NAME=TEXT"),
         (["question\tanswer", "a\tb", "c\td"], {"weights": (1.0, 2.0)}, "1 training files"),
         (["question\tanswer", "a\tb", "c\td"], {"max_length": 100}, "64 positions"),
+        (["question\tanswer", "a\tb", "c\td"], {"similarity_scale": 0.0}, "similarity_scale: .*above 0, got 0"),
+        (["question\tanswer", "a\tb", "c\td"], {"similarity_scale": -20.0}, "above 0, got -20"),
+        (["question\tanswer", "a\tb", "c\td"], {"weights": (0.0,)}, "weights: .*above 0"),
+        (["question\tanswer", "a\tb", "c\td"], {"weights": (2.0, -1.0)}, "weights: .*from 0"),
+        (["question\tanswer", "a\tb", "c\td"], {"all_pairs": True, "hardness": 5.0}, "hardness: all_pairs"),
+        (["question\tanswer", "a\tb", "c\td"], {"all_pairs": True, "symmetric": True}, "symmetric: all_pairs"),
+        (["question\tanswer", "a\tb", "c\td"], {"guide_margin": 0.1}, "guide_margin: no guide"),
+        (["text\tlabel", "a\tx", "b\ty"], {"symmetric": True}, "symmetric: labels"),
+        (["text\tlabel", "a\tx", "b\ty"], {"weights": (1.0,)}, "weights: labels"),
+        (["text", "a", "b"], {"guide": "model"}, "guide: simcse"),
+        (["text", "a", "b"], {"vector_loss": "tsdae", "dims": (8,)}, "dims: tsdae"),
+        (["text", "a", "b"], {"vector_loss": "tsdae", "similarity_scale": 5.0}, "similarity_scale: tsdae"),
+        (["query\tpositive\tnegative", "a\tb\tb", "c\td\tc"], {"vector_loss": "triplet"}, "line 2: each negative"),
     ],
 )
 def test_unusable_data_is_refused_with_its_place(
@@ -396,6 +431,51 @@ def test_folders_of_beir_are_read_for_training_and_scores(tmp_path: Path, make_r
     assert report["scores"]["test"] == report["scores"]["dev"]
     assert report["scores"]["dev"]["cosine_ndcg@10"] > report["scores"]["dev before"]["cosine_ndcg@10"] + 0.1
     assert 0 < report["gain"]["dev"]["low"] < report["gain"]["dev"]["mean"] < report["gain"]["dev"]["high"]
+
+
+def test_several_folders_of_beir_are_read_one_by_one(tmp_path: Path, make_run: Make) -> None:
+    for name in ("Ba", "Bb"):
+        write_retrieval_set(tmp_path / name)
+    settings = make_run(tmp_path / "run", "pairs", epochs=0.5)
+    train, dev = (tuple(str(tmp_path / name / "qrels" / f"{split}.tsv") for name in ("Ba", "Bb"))
+                  for split in ("train", "test"))  # fmt: skip
+    for files in (train, (str(tmp_path / "Ba"), str(tmp_path / "Bb"))):
+        task = replace(settings.task, train=files, dev=dev[:1])
+        printed = run_and_capture(finetune, replace(settings, task=task, dry_run=True))
+        assert "rows 60 with" in " ".join(printed.split())
+    pairs = (*dev[:1], settings.task.train[0])
+    for files in (dev, pairs):
+        with pytest.raises(ValueError, match=r"test\.tsv: a retrieval set"):
+            finetune(replace(settings, task=replace(settings.task, train=train, dev=files)), MUTE)
+    with pytest.raises(ValueError, match=r"B\*/qrels/train\.tsv: judgements without texts"):
+        finetune(replace(settings, task=replace(settings.task, train=(str(tmp_path / "B*/qrels/train.tsv"),))), MUTE)
+
+
+@pytest.mark.parametrize("split", ["train", "dev"])
+def test_judgements_without_an_answer_are_refused(split: str, tmp_path: Path, make_run: Make) -> None:
+    write_retrieval_set(tmp_path / "nouns")
+    path = tmp_path / "nouns" / "qrels" / "test.tsv"
+    path.write_text(path.read_text().replace("\t1\n", "\t0\n"))
+    settings = make_run(tmp_path / "run", "pairs")
+    with pytest.raises(ValueError, match=r"test\.tsv: no judgement is above 0"):
+        finetune(replace(settings, task=replace(settings.task, **{split: (str(path),)})), MUTE)
+
+
+def test_first_numbers_are_trained_beside_the_whole_vector(tmp_path: Path, make_run: Make) -> None:
+    folder = finetune(make_run(tmp_path / "run", "pairs", {"dims": (16, 8)}, epochs=0.5), MUTE)
+    assert read_json(folder / "task.json")["dims"] == [32, 16, 8]
+
+
+def test_prompts_of_a_pooling_without_them_are_not_trained(tmp_path: Path, make_run: Make) -> None:
+    first = finetune(make_run(tmp_path / "first", "pairs", {"prompts": ("query=the ",)}, epochs=0.5), MUTE)
+    path = first / "1_Pooling" / "config.json"
+    path.write_text(json.dumps(read_json(path) | {"include_prompt": False}))
+    (first / "checksums.json").unlink()
+    with pytest.raises(ValueError, match=r"leaves out the prompts.*--prompts none="):
+        finetune(make_run(tmp_path / "second", "pairs", model=str(first), epochs=0.5), MUTE)
+    finetune(make_run(tmp_path / "second", "pairs", {"prompts": ("none=",)}, model=str(first), epochs=0.5), MUTE)
+    with_guide = make_run(tmp_path / "third", "pairs", {"guide": str(first)}, epochs=0.5)
+    finetune(with_guide, MUTE)
 
 
 def test_loaded_model_embeds_queries_documents_and_first_numbers(tmp_path: Path, make_run: Make) -> None:

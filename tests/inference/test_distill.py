@@ -17,8 +17,8 @@ from bertwright.cli.main import run
 from bertwright.finetuning import run as finetuning_run
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.inference.bert import Bert
-from bertwright.inference.distill import DistillSettings, check_inputs, distill, fit_size
+from bertwright.inference.bert import Bert, open_model
+from bertwright.inference.distill import DistillSettings, check_inputs, distill, fit_size, save_layers
 from bertwright.tasks.classifier_distillation import soft_cross_entropy
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.teacher_outputs import OutputRecord, write_record
@@ -56,7 +56,7 @@ def test_a_student_of_some_layers_learns_the_vectors(tmp_path: Path, tiny_bert: 
         device=CPU,
     )
     folder = distill(settings)
-    start = tmp_path / "run" / "teacher" / "layers-1"
+    (start,) = (tmp_path / "run" / "teacher").glob("layers-1-*")
     assert bertwright.load(folder, "cpu").config.num_layers == 1
     before, after = cosines(tiny_bert, start), cosines(tiny_bert, folder)
     assert after > 0.5 + 0.5 * before  # less than half of the distance is left
@@ -87,6 +87,19 @@ def test_vectors_are_computed_once_and_belong_to_teacher_and_texts(
     with pytest.raises(ValueError, match=r"vectors.npy: .*changed"):
         distill(DistillSettings(str(tiny_bert), tmp_path / "third", (1,), **given))
     assert not (tmp_path / "third" / "model").exists()
+
+
+def test_layers_in_a_cache_are_those_of_their_teacher(tmp_path: Path, tiny_bert: Path, texts: str) -> None:
+    save_random_bert(tmp_path / "model", NOUNS, hidden_size=32, num_heads=2, num_layers=2, intermediate_size=64)
+    folders = set()
+    for teacher in (tiny_bert, tmp_path / "model", tiny_bert):
+        given = {"texts": (texts,), "cache": tmp_path / "cache", "device": CPU}
+        settings = DistillSettings(str(teacher), tmp_path / "run", (1,), **given)
+        folder = save_layers(open_model(str(teacher), "cpu", torch.float32), settings)
+        folders.add(folder)
+        one, two = (bertwright.load(path, "cpu").model.state_dict() for path in (folder, teacher))
+        torch.testing.assert_close(one["encoder.embeddings.word.weight"], two["encoder.embeddings.word.weight"])
+    assert len(folders) == 2
 
 
 def test_an_interrupted_training_ends_with_the_same_bits(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import RobertaConfig, RobertaModel
 
 import bertwright
 from bertwright.cli.main import run
@@ -19,10 +21,15 @@ from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.explain import ExplainSettings, explain
 from bertwright.inference.mine_negatives import mine_negatives
 from bertwright.inference.search_commands import build, query
+from bertwright.inference.search_index import IndexOptions, write_index
 from bertwright.inference.search_settings import MineSettings, SearchBuildSettings, SearchQuerySettings
 from bertwright.interop.sentence_modules import Dense, SentenceModules
+from bertwright.search.bm25 import Bm25
 from bertwright.search.mining import MiningRules
+from bertwright.search.vector_index import Document
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from helpers import CPU, read_output
+from trained_tokenizers import write_tokenizer
 
 NOUNS = "deer fish wolf crow hare duck seal lynx mole bear".split()
 TEXTS = [f"The {noun} sees the {other} ." for noun, other in zip(NOUNS, NOUNS[1:] + NOUNS[:1], strict=True)]
@@ -117,6 +124,19 @@ def test_another_model_does_not_open_an_index(tmp_path: Path, one_layer_folder: 
         bertwright.SearchIndex.open(tmp_path / "index", model)
 
 
+def test_a_resumed_build_reports_all_documents(
+    tmp_path: Path, one_layer_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    model, documents = bertwright.load(one_layer_folder, "cpu"), [*map(Document, NOUNS, TEXTS)]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Bm25, "build", kill)
+        write_index(model, documents, tmp_path / "index", IndexOptions(None, "float32"))
+    assert write_index(model, documents, tmp_path / "index", IndexOptions(None, "float32")) == len(TEXTS)
+
+
 def test_texts_and_ids_of_different_numbers_are_refused(tmp_path: Path, one_layer_folder: Path) -> None:
     with pytest.raises(ValueError, match="expected one for each text, got 1 ids"):
         bertwright.SearchIndex.build(bertwright.load(one_layer_folder, "cpu"), TEXTS, tmp_path / "index", ids=["a"])
@@ -147,6 +167,21 @@ def test_mined_file_has_no_known_positive_and_the_same_bytes(
     assert "known positives or equal texts" in read_output(reporter)
 
 
+def test_graded_positives_never_become_negatives(tmp_path: Path, one_layer_folder: Path) -> None:
+    rows = [("deer", TEXTS[0], 2), ("deer", TEXTS[9], 1), ("deer", TEXTS[5], 0), ("wolf", TEXTS[2], 1)]
+    table = tmp_path / "graded.tsv"
+    table.write_text("query\tpassage\tscore\n" + "".join("\t".join(map(str, row)) + "\n" for row in rows))
+    settings = MineSettings(
+        str(one_layer_folder), (str(table),), tmp_path / "mined.jsonl", by="bm25", corpus=(str(tmp_path / "docs.txt"),),
+        rules=MiningRules(2, margin=0), device=CPU,
+    )  # fmt: skip
+    (tmp_path / "docs.txt").write_text("\n".join(TEXTS) + "\n")
+    assert len(mine_negatives(settings).positive_scores) == 3
+    mined = [json.loads(line) for line in (tmp_path / "mined.jsonl").read_text().splitlines()]
+    found = {text for row in mined if row["anchor"] == "deer" for name, text in row.items() if "negative" in name}
+    assert not {TEXTS[0], TEXTS[9]} & found
+
+
 def test_explanation_sums_to_the_cosine(tmp_path: Path, one_layer_folder: Path, reporter: TerminalReporter) -> None:
     model = bertwright.load(one_layer_folder, "cpu")
     explanation = model.explain("The bear sees .", "A wolf ?")
@@ -157,6 +192,20 @@ def test_explanation_sums_to_the_cosine(tmp_path: Path, one_layer_folder: Path, 
     picture = tmp_path / "matrix.png"
     explain(ExplainSettings(str(one_layer_folder), "The bear .", "A wolf ?", picture, CPU), reporter)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("kind", ["bytes", "unigram"])
+def test_words_of_an_explanation_are_whole_words_of_any_vocabulary(kind: str, tmp_path: Path) -> None:
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", kind)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = RobertaConfig(vocab_size=open_tokenizer(tokenizer).vocab_size, max_position_embeddings=60, **sizes)
+    RobertaModel(config).save_pretrained(tmp_path / "model")
+    for path in tokenizer.iterdir():
+        shutil.copy(path, tmp_path / "model")
+    found = bertwright.load(tmp_path / "model", "cpu").explain("The quick élevé jumps", "Le renard brun")
+    assert found.query_words == ("<s>", "The", "quick", "élevé", "jumps", "</s>")
+    assert found.text_words == ("<s>", "Le", "renard", "brun", "</s>")
+    assert found.matrix.sum() == pytest.approx(found.cosine)
 
 
 def dense(size: int, activation: str) -> Dense:

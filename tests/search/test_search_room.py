@@ -134,6 +134,26 @@ def test_other_documents_do_not_resume(tmp_path: Path) -> None:
         build(tmp_path / "part", make_documents(3), make_description())
 
 
+def test_a_file_that_grew_inside_a_written_chunk_does_not_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for number, has_grown in ((6, 12), (8, 12)):
+        folder = tmp_path / str(number)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Bm25, "build", kill)
+            build(folder, make_documents(number), make_description())
+        if number == 6:  # the last chunk has two of its four documents
+            with pytest.raises(ValueError, match="other documents"):
+                build(folder, make_documents(has_grown), make_description())
+            build(folder, make_documents(number), make_description())
+        else:
+            build(folder, make_documents(has_grown), make_description())
+            assert VectorIndex(folder).hits(VectorIndex(folder).find_by_words(["11"], 1))[0][0].id == "d11"
+
+
 def test_appended_documents_are_found_and_a_second_build_is_refused(tmp_path: Path) -> None:
     build(tmp_path / "index", make_documents(6), make_description())
     with pytest.raises(ValueError, match="already an index of 6 documents"):

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from bertwright.tables.neighbours import join_as_glob
 from bertwright.tables.retrieval_folders import is_retrieval_folder, read_documents, read_retrieval_folder
+from bertwright.tables.text_roles import read_text_table
 
 DOCUMENTS = [{"_id": "1", "title": "On cats", "text": "Cats sleep."}, {"_id": 2, "text": "Dogs bark.", "metadata": {}}]
 QUERIES = [{"_id": "q1", "text": "who sleeps?"}, {"_id": "q2", "text": "not judged"}]
@@ -94,3 +96,22 @@ def test_documents_without_an_id_have_the_name_of_their_file_and_a_number(tmp_pa
     (tmp_path / "b.csv").write_text("title,text\nOn bears,Bears eat.\n")
     assert [*read_documents(str(tmp_path / "a.txt"))] == [("a.txt:1", "Cats sleep."), ("a.txt:2", "Dogs bark.")]
     assert [*read_documents(str(tmp_path / "b.csv"))] == [("b.csv:1", "On bears Bears eat.")]
+
+
+def test_retrieval_sets_are_not_joined_as_one_path(folder: Path) -> None:
+    for name in ("train", "dev"):
+        (folder / "qrels" / f"{name}.tsv").write_text(QRELS)
+    other = folder / "other"
+    (other / "qrels").mkdir(parents=True)
+    (other / "corpus.jsonl").write_text("")
+    for paths in (
+        [str(folder / "qrels" / f"{name}.tsv") for name in ("dev", "test", "train")],
+        [str(folder / "other"), str(folder / "qrels")],
+    ):
+        assert join_as_glob(paths) == tuple(paths)
+
+
+def test_judgements_away_from_their_texts_are_no_table(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text(QRELS)
+    with pytest.raises(ValueError, match=r"train\.tsv: judgements without texts"):
+        read_text_table(str(tmp_path / "train.tsv"))

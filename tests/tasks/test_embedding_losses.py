@@ -230,3 +230,58 @@ def test_guide_masks_what_it_finds_nearer(margin: float) -> None:
     assert 0 < sum(map(len, wrong)) < 25
     value, expected = objective(one, torch.from_numpy(label_texts(rows))).loss, direct_ranking(two, wrong, 6)
     assert float(value.detach()) == pytest.approx(float(expected.detach()), abs=1e-6)
+
+
+def test_a_guide_masks_in_both_directions_of_a_symmetric_loss() -> None:
+    rows, guide = make_pairs(6), embedding_losses.unit(torch.tensor(np.random.default_rng(3).normal(size=(12, 5))))
+    pairs = VectorObjective.of(Embedding(vector_loss="ranking"), rows)
+    task = Embedding(vector_loss="ranking", guide="given below", symmetric=True)
+    value = VectorObjective(task, pairs.known, pairs.reverse, guide)(
+        make_vectors(12), torch.from_numpy(label_texts(rows))
+    )
+    near, vectors, expected = guide[0::2] @ guide[1::2].T, make_vectors(12), []
+    turned = vectors.view(6, 2, SIZE).flip(1).reshape(12, SIZE)  # each text before its anchor
+    for cosines, given in ((near, vectors), (near.T, turned)):
+        wrong = [[j for j in range(6) if j != i and cosines[i, j] <= cosines[i, i]] for i in range(6)]
+        expected.append(float(direct_ranking(given, wrong, 6).detach()))
+    assert float(value.loss.detach()) == pytest.approx(sum(expected) / 2, abs=1e-6)
+
+
+def test_known_answers_are_no_wrong_answers_on_one_side() -> None:
+    """B is the answer to A, and C to B: neither questions nor answers of these rows are told apart."""
+    rows = [TextRow(a, "", (p,)) for a, p in (("A", "B"), ("B", "C"), ("x", "y"), ("v", "w"))]
+    vectors = make_vectors(8)
+    unit = torch.nn.functional.normalize(vectors)
+    first, second = unit[0::2], unit[1::2]
+    to_answers = [[0, 1, 2, 3], [1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]  # B is an anchor and no answer to itself
+    one_side = [[2, 3], [2, 3], [0, 1, 3], [0, 1, 2]]
+    to_anchors = [[0, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+    losses_of_rows = []
+    for row in range(4):
+        parts = (
+            (first, second, to_answers),
+            (first, first, one_side),
+            (second, first, to_anchors),
+            (second, second, one_side),
+        )
+        logits = torch.cat([20 * one[row] @ two[seen[row]].T for one, two, seen in parts])
+        losses_of_rows.append(logits.logsumexp(0) - 20 * first[row] @ second[row])
+    value = our_loss(rows, vector_loss="ranking", all_pairs=True)(vectors)
+    assert float(value.detach()) == pytest.approx(float(torch.stack(losses_of_rows).mean().detach()), abs=1e-6)
+
+
+def test_hardness_weighs_all_wrong_answers_of_rows_without_own_ones() -> None:
+    rows = [TextRow("a", "", ("p",), ("n",)), TextRow("b", "", ("q",)), TextRow("c", "", ("r",))]
+    vectors = make_vectors(7)
+    unit = torch.nn.functional.normalize(vectors)
+    columns, weighed = unit[[1, 2, 4, 6]], torch.tensor([[0, 1, 0, 0], [1, 1, 0, 1], [1, 1, 1, 0]])
+    cosines = unit[[0, 3, 5]] @ columns.T
+    logits = 20 * cosines + 5 * weighed * cosines.detach()
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 2, 3]))
+    value = our_loss(rows, vector_loss="ranking", hardness=5.0)(vectors)
+    assert float(value.detach()) == pytest.approx(float(expected.detach()), abs=1e-6)
+
+
+def test_a_loss_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ValueError, match="vector_loss = 'tsdae'"):
+        our_loss(make_rated(), vector_loss="tsdae")(make_vectors(18))

@@ -86,6 +86,7 @@ def open_run(
     own = latest or (finished if finished.is_dir() else None)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
     _check_run(settings, context, "dev" in examples)
+    task.step_warnings(examples["train"], settings.batch_size)  # the summary prints them; unusable sizes raise
     resumed = load_task(own) if own else None
     opened = _open_model(settings, task, examples["train"], own, resumed, reporter)
     task, model, tokenizer = opened.task, opened.model, opened.tokenizer

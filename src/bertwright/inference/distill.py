@@ -129,7 +129,7 @@ def distill(settings: DistillSettings, reporter: Reporter = SILENT) -> Path:
         is_classifier = isinstance(teacher.task, Classification)
         make_task = prepare_logits if is_classifier else prepare_vectors
         task = make_task(settings, teacher, reporter)
-        student = settings.student or str(save_layers(teacher, settings.layers, settings.cache_folder))
+        student = settings.student or str(save_layers(teacher, settings))
     return _train(settings, task, student, is_classifier and not settings.student, reporter)
 
 
@@ -307,9 +307,10 @@ def vector_size_of(student: str) -> int:
     return modules.vector_size(hidden_size) if modules else hidden_size
 
 
-def save_layers(teacher: Bert, layers: Sequence[int], cache: Path) -> Path:
+def save_layers(teacher: Bert, settings: DistillSettings) -> Path:
     """Write a model with some layers of the teacher, in the order given, into the cache; return its folder.
 
+    The teacher's digest is in the folder's name, because other teachers may use the same cache.
     A classifier keeps its head. Raises ValueError for a layer that the teacher lacks.
     """
     from bertwright.inference.bert import Bert
@@ -318,10 +319,10 @@ def save_layers(teacher: Bert, layers: Sequence[int], cache: Path) -> Path:
     from bertwright.tasks.classification import Classification
     from bertwright.tasks.task_folder import TaskModel
 
-    encoder, number = teacher.model.encoder, teacher.config.num_layers
+    encoder, number, layers = teacher.model.encoder, teacher.config.num_layers, settings.layers
     if odd := [layer for layer in layers if not 0 <= layer < number]:
         raise ValueError(f"layers: expected 0 to {number - 1}, the layers of the teacher, got {odd[0]}")
-    folder = cache / f"layers-{'-'.join(map(str, layers))}"
+    folder = settings.cache_folder / f"layers-{'-'.join(map(str, layers))}-{digest_model(settings.teacher)[:16]}"
     if folder.exists():
         return folder
     state: dict[str, Tensor] = {}

@@ -71,9 +71,9 @@ def _word_sums(model: Bert, modules: SentenceModules, text: str, role: str) -> t
     skip = 0 if modules.include_prompt or not prompt else int(tokens.lengths[1]) + 1
     states = modules.transform(model.model.encoder(batch.input)[skip:].float())
     ids = encoded.input_ids[skip:].tolist()
-    starts = np.array([not tokenizer.is_continuation[number] or place == 0 for place, number in enumerate(ids)])
+    texts, starts = [tokenizer.token_text(number).text for number in ids], ~tokenizer.is_continuation[ids]
+    is_special = np.isin(ids, [*tokenizer.special_ids])
+    starts |= is_special | np.r_[True, is_special[:-1]]  # nothing continues the first word of the text, or a [SEP]
     first = np.flatnonzero(starts)
-    words = tuple(
-        "".join(tokenizer.token(number).removeprefix("##") for number in part) for part in np.split(ids, first[1:])
-    )
+    words = tuple("".join(part) for part in np.split(np.array(texts, dtype=object), first[1:]))
     return words, np.add.reduceat(states.double().cpu().numpy(), first, axis=0)

@@ -31,7 +31,7 @@ FoundTexts = dict[str, tuple[list[int], list[float]]]
 def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> MiningCounts:
     """Write the pairs with their negatives; return what was counted. Raises ValueError for rows without a positive."""
     rows = [row for path in settings.train for row in read_text_table(path, TableOptions(settings.columns)).rows]
-    pairs = [Pair(row.anchor, text) for row in rows for text in row.positives if row.score in (None, 1.0)]
+    pairs = [Pair(row.anchor, text) for row in rows for text in row.positives if row.score is None or row.score >= 1]
     if not pairs:
         raise ValueError(f"{settings.train[0]}: no row has an anchor and a positive; name them with --columns")
     corpus = [text for path in settings.corpus for _, text in read_documents(path)]

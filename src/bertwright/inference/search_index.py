@@ -24,6 +24,7 @@ from bertwright.search.vector_index import (
     VectorIndex,
     build_index,
     describe_change,
+    read_state,
 )
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.unknown_rates import InputCounts
@@ -60,8 +61,9 @@ class SearchIndex:
         dims: int | None = None,
         precision: Precision = "float32",
     ) -> SearchIndex:
-        """Embed texts and write an index with BM25 into a new folder, in constant memory; a killed build is resumed.
+        """Embed texts and write an index with BM25 into a new folder; a killed build is resumed.
 
+        Of vectors, one chunk is in memory; of BM25, all postings.
         `ids`: one per text; unset: their numbers, from 1. `dims`: keep this many numbers of each vector, of a model
         that was trained for it. `precision`: float32; int8, a quarter of the size; or both, where int8 finds candidates
         that float32 orders. Raises ValueError for an existing index, and for numbers of texts and ids that differ.
@@ -143,7 +145,7 @@ def write_index(
             total = number
     for warning in embedding_warnings(counts):
         reporter.note(warning)
-    return total
+    return int(read_state(folder)["documents"])  # a resumed build may have had no vectors left to compute
 
 
 def describe_model(model: Bert) -> dict[str, Any]:

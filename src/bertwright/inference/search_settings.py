@@ -92,7 +92,7 @@ class MineSettings:
     """Search that finds the candidates."""
     rules: MiningRules = field(default_factory=MiningRules)
     scores: bool = False
-    """Also write the scores, as pos_scores and neg_scores, for the losses margin and list."""
+    """Also write the scores, as pos_scores and neg_scores, for the losses mse and margin of --task reranking."""
     reranker: str | None = None
     """Re-ranker that scores the candidates anew; the margin then holds for its scores."""
     show_examples: int = 10

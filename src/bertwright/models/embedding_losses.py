@@ -124,7 +124,9 @@ def _hardened(cosines: Tensor, batch: RankingBatch, begin: int, end: int) -> Ten
     """Return the cosines of the negatives that get more weight; 0 for the others."""
     weights = torch.ones_like(cosines)
     if batch.explicit is not None:
-        weights.zero_()[batch.explicit.in_rows(begin, end)] = 1.0
+        rows, columns = batch.explicit.in_rows(begin, end)
+        weights[rows] = 0.0
+        weights[rows, columns] = 1.0
     return cosines * weights.scatter(1, batch.targets[begin:end, None], 0.0)
 
 
@@ -137,8 +139,8 @@ def _guided(guide: Guide, targets: Tensor, begin: int, end: int) -> Tensor:
 def ranking_all_pairs(vectors: Tensor, batch: RankingBatch, scale: float, same: Pairs, reverse: Pairs) -> LossSum:
     """Compute `ranking` with one denominator over q→d, q→q, d→q and d→d (2308.03281), in batches of pairs only.
 
-    `same`: pairs of a row and another row with the same text, or with the same target's text; `reverse`: of a row's
-    target and other rows to which it belongs. They are masked between texts of one side.
+    `same`: pairs of a row and another row whose anchors, or whose targets, have the same text or belong together;
+    they are masked between texts of one side. `reverse`: of a row's target and other rows to which it belongs.
     """
 
     def block_loss(unit: Tensor, begin: int, end: int) -> Tensor:

@@ -61,7 +61,7 @@ class Mined(NamedTuple):
     negatives: tuple[str, ...]
     scores: tuple[float, ...]
     at_margin: tuple[str, float] | None
-    """The nearest text that the margin rule has left out, and its score."""
+    """Of the texts that the margin rule has left out, the one nearest to the margin, and its score."""
 
 
 @dataclass

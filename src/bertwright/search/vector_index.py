@@ -1,4 +1,4 @@
-"""A folder with the vectors of documents: built in constant memory, resumed after a kill, extended, searched exactly.
+"""A folder with the vectors of documents: built, resumed after a kill, extended, searched exactly.
 
     index.json       the number of documents, and what has computed the vectors
     vectors.npy      N × D float32 of length 1, or int8
@@ -7,7 +7,8 @@
     ends.npy         N int64, where each line of documents.jsonl ends
 
 Numbers are appended in chunks of documents. `index.json` is written after each chunk and says how much of the files
-counts, so that a killed build goes on with the next chunk. N documents, D numbers per vector.
+counts, so that a killed build goes on with the next chunk. A build has one chunk in memory and, at its end, the
+postings of BM25. N documents, D numbers per vector.
 """
 
 from __future__ import annotations
@@ -109,9 +110,10 @@ def build_index(
         while chunk := [*islice(given, CHUNK)]:
             total += len(chunk)
             digest = digest_bytes(digest.encode(), *(part.encode() for document in chunk for part in document))
+            is_other = total == state["documents"] and digest != state["digest"]
+            if is_other or total - len(chunk) < state["documents"] < total:  # its last chunk ended inside this one
+                raise ValueError(f"{folder}: an unfinished index of other documents; give the same, or delete it")
             if total - first <= done:
-                if total == state["documents"] and digest != state["digest"]:
-                    raise ValueError(f"{folder}: an unfinished index of other documents; give the same, or delete it")
                 continue
             _append(folder, description, state["documents"], chunk, embed([document.text for document in chunk]))
             state |= {"documents": total, "digest": digest}

@@ -120,9 +120,15 @@ def list_labeled_inputs(inputs: Sequence[str], formats: Mapping[str, bool], suff
 
 
 def join_as_glob(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return a glob of exactly these files, as the shell may have expanded it; else the paths as they are."""
+    """Return a glob of exactly these files, as the shell may have expanded it; else the paths as they are.
+
+    Retrieval sets stay apart: each has documents and queries of its own.
+    """
+    from bertwright.tables.retrieval_folders import find_retrieval_folder  # it reads tables, which read this module
+
     parts = [PurePath(path).parts for path in paths]
-    if len(paths) < 2 or len({*map(len, parts)}) > 1 or any(map(is_remote, paths)):
+    is_apart = any(is_remote(path) or find_retrieval_folder(path) for path in paths)
+    if len(paths) < 2 or len({*map(len, parts)}) > 1 or is_apart:
         return tuple(paths)
     pattern = str(PurePath(*map(_pattern_of, zip(*parts, strict=True))))
     matches = sorted(glob.glob(pattern))  # noqa: PTH207

@@ -177,6 +177,8 @@ def find_roles(path: str, options: TableOptions) -> TextRoles:
         return _roles_in_order(path, names, options)
     roles = _roles_by_name(names)
     if roles is None:
+        if {"query-id", "corpus-id"} <= {*names}:
+            raise ValueError(f"{path}: judgements without texts; name their folder, or to train its qrels/SPLIT.tsv")
         _check_header(path, names)
         return _roles_in_order(path, names, options)
     if roles.positive is None and roles.negatives:

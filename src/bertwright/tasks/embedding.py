@@ -25,6 +25,7 @@ from bertwright.tasks.embedding_batches import (
     ANCHOR,
     NEGATIVE,
     POSITIVE,
+    TEXTS_PER_CLASS,
     ClassOrder,
     FileOrder,
     label_texts,
@@ -43,6 +44,7 @@ from bertwright.tasks.embedding_data import (
     score_examples,
     to_training_rows,
 )
+from bertwright.tasks.embedding_options import WITHOUT_SCALE, check_options
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.encoded import Encoded, Ints, Outputs
 from bertwright.tasks.pair_checks import describe_batch, find_oddities
@@ -61,7 +63,6 @@ if TYPE_CHECKING:
 
 ROLE_NAMES = {ANCHOR: "anchors", POSITIVE: "positives", NEGATIVE: "negatives"}
 SIMCSE_DROPOUT = 0.1  # without dropout, the two vectors of a text would be equal
-WITHOUT_SCALE = ("cosine", "contrastive", "triplet", "tsdae")
 FORMULAS = {
     "ranking": "cross entropy of each anchor's text among all texts of a step (MultipleNegativesRankingLoss)",
     "cosent": "log(1 + sum of exp(cosine of a lower pair - of a higher one)) (CoSENTLoss)",
@@ -95,8 +96,9 @@ class Embedding(RoleTask[Example, TextVectors]):
     """ranking: find each anchor's text among all texts of the step; known positives, equal texts and the anchor itself
     are masked. cosent, cosine (scores from 0 to 1), angle: rated pairs; contrastive: pairs with label 0 or 1. labels:
     texts of one class are near each other. simcse: a text is near itself under other dropout. tsdae: a decoder,
-    which training alone uses, writes a text from the vector of 40 % of its words. triplet. Unset: by the
-    columns, ranking for pairs and triplets, cosent for scores, labels for classes, simcse for texts alone."""
+    which training alone uses, writes a text from the vector of 40 % of its words, which are the same for every --seed.
+    triplet. Unset: by the columns, ranking for pairs and triplets, cosent for scores, labels for classes, simcse for
+    texts alone."""
     similarity_scale: float = 20.0
     """Factor of the cosines in the loss; 1 / scale is the temperature."""
     symmetric: bool = False
@@ -110,9 +112,9 @@ class Embedding(RoleTask[Example, TextVectors]):
     """ranking: model folder of text vectors; a text that it finds nearer to the anchor than the right one is no wrong
     answer (GISTEmbed). Unset: none."""
     guide_margin: float = 0.0
-    """How much nearer than the right one it must find it."""
+    """The guide also says so of texts that it finds farther than the right one by less than this, in cosines."""
     dims: tuple[int, ...] = ()
-    """Train the first D numbers of the vectors as well, for each D (Matryoshka): --dims 384 128 64."""
+    """Train the first D numbers of the vectors as well as all of them, for each D (Matryoshka): --dims 128 64."""
     prompts: tuple[str, ...] = ()
     """Texts before the others, as in query="search_query: " document="search_document: "; saved with the model. Unset:
     the prompts of the model folder; none= omits them."""
@@ -163,9 +165,8 @@ class Embedding(RoleTask[Example, TextVectors]):
             raise ValueError(f"prompts: no texts with the role {odd!r}; {did_you_mean(odd, PROMPTS)}")
         given = as_rows(splits["train"])
         loss = choose_loss(self.vector_loss, given)
+        check_options(self, loss)
         rows, dropped, first = to_training_rows(given, loss)
-        if loss == "tsdae" and self.dims:
-            raise ValueError("dims: tsdae decodes whole vectors; omit it, or choose --vector-loss simcse")
         if dropped:
             what = f"{dropped:,} negatives left out that belong to their anchor by another row, or are its text"
             warnings.warn(f"{first}: {what}; this is the first", stacklevel=2)
@@ -182,10 +183,18 @@ class Embedding(RoleTask[Example, TextVectors]):
 
     def warnings(self, examples: Sequence[Example], paths: Sequence[str] = ()) -> list[str]:
         rows = as_rows(examples)
+        if self.vector_loss == "simcse" and all(row.positives == (row.anchor,) for row in rows):
+            rows = [row._replace(positives=()) for row in rows]  # a text and itself, as `to_training_rows` makes them
         return [*find_oddities(rows, find_kind(rows) in DIRECTED and self.vector_loss not in LOSSES["texts"])]
 
     def step_warnings(self, examples: Sequence[Example], batch_size: int) -> list[str]:
-        return [*filter(None, [describe_batch(as_rows(examples), batch_size)])]
+        unused, groups = 0, f"groups of {TEXTS_PER_CLASS} texts of one class"
+        if self.vector_loss == "labels":
+            unused, least = batch_size % TEXTS_PER_CLASS, 2 * TEXTS_PER_CLASS
+            if batch_size < least:
+                raise ValueError(f"batch_size = {batch_size}: a step has two {groups}; --batch-size {least} or more")
+        notes = [f"a step reads {batch_size - unused:,} rows, because it has {groups}"] * (unused > 0)
+        return [*notes, *filter(None, [describe_batch(as_rows(examples), batch_size)])]
 
     def encoding_warnings(self, encoded: Encoded) -> list[str]:
         """Say which share of the texts of each role lose tokens."""
@@ -313,8 +322,12 @@ class Embedding(RoleTask[Example, TextVectors]):
         prompts = own if not self.prompts else tuple(text for text in self.prompts if not text.startswith("none="))
         if odd := [dim for dim in self.dims if not 0 < dim <= size]:
             raise ValueError(f"dims: expected 1 to {size}, the numbers of a vector, got {odd[0]}")
+        if modules is not None and not modules.include_prompt and any(text.partition("=")[2] for text in prompts):
+            raise ValueError(f"{folder}: its pooling leaves out the prompts, and training cannot; add --prompts none=")
+        dims = tuple(dict.fromkeys((size, *self.dims))) if self.dims else ()
         length, lowercase = min(self.max_length, limit or self.max_length), bool(modules and modules.lowercase)
-        return replace(self, pooling=pooling, size=size, prompts=prompts, max_length=length, lowercase=lowercase)
+        chosen = {"pooling": pooling, "size": size, "prompts": prompts, "max_length": length, "lowercase": lowercase}
+        return replace(self, dims=dims, **chosen)
 
     def head_for(self, folder: Path) -> Callable[[TextEncoder], TaskHead]:
         from bertwright.interop.huggingface import load_config
@@ -358,6 +371,8 @@ class Embedding(RoleTask[Example, TextVectors]):
         return {"location": example.location, "anchor": example.anchor, **positives, **numbered, "gold": gold}
 
     def to_record(self, example: Example, prediction: TextVectors) -> dict[str, Any]:
+        if isinstance(example, RetrievalExample):
+            raise ValueError(f"{example.location}: a retrieval set has no score of two texts; use bertwright evaluate")
         if len(prediction) < 2:
             raise ValueError(f"{example.location}: a single text has no score; its vector: bertwright embed")
         first, second = prediction[0].astype(np.float64), prediction[1].astype(np.float64)

@@ -105,7 +105,9 @@ class FileOrder(NamedTuple):
     @classmethod
     def of(cls, rows: Sequence[TextRow], weights: Sequence[float]) -> FileOrder:
         """Group rows by their file. Raises ValueError unless `weights` are none, or one per file."""
-        names = [row.location.rpartition(", ")[0] for row in rows]
+        # The id of a query may have a comma in it; a line's number has none.
+        queries = [row.location.partition(", query ") for row in rows]
+        names = [file if found else file.rpartition(", ")[0] for file, found, _ in queries]
         changes = [number for number in range(1, len(names)) if names[number] != names[number - 1]]
         sizes = np.diff([0, *changes, len(names)])
         if weights and len(weights) != len(sizes):
@@ -142,11 +144,12 @@ class ClassOrder(NamedTuple):
     def step_rows(self, batch_size: int, step: int, seed: int) -> Ints:
         """Return the rows of a step (from 0): groups of texts of one class each; a small class repeats its texts.
 
-        An epoch has each row once, and the repeated ones.
+        All groups together have each row once, and the repeated ones. An epoch has as many steps as its rows fill
+        without repetition, so that it does not reach all groups if classes are small.
         """
         groups = -(-self.counts // TEXTS_PER_CLASS)  # per class
         class_of, number_in_class = np.repeat(np.arange(len(groups)), groups), positions_from_lengths(groups)
-        size, num_groups = max(batch_size // TEXTS_PER_CLASS, 1), len(class_of)
+        size, num_groups = batch_size // TEXTS_PER_CLASS, len(class_of)
         first = offsets_from_lengths(self.counts)
         rows = []
         for place, group in enumerate(step_items(num_groups, size, step, seed), step * size):

@@ -84,8 +84,11 @@ COLUMNS = {
 
 
 def as_rows(examples: Sequence[Example]) -> list[TextRow]:
-    """Return the rows of all examples, of a retrieval set its judged queries."""
-    return [row for one in examples for row in (one.to_rows() if isinstance(one, RetrievalExample) else [one])]
+    """Return the rows of all examples, of a retrieval set its answered queries. Raises ValueError if none is."""
+    rows = [row for one in examples for row in (one.to_rows() if isinstance(one, RetrievalExample) else [one])]
+    if examples and not rows:
+        raise ValueError(f"{examples[0].location}: no judgement is above 0, so that no query has an answer; add one")
+    return rows
 
 
 def find_kind(examples: Sequence[Example]) -> RowKind:
@@ -108,6 +111,13 @@ def find_kind(examples: Sequence[Example]) -> RowKind:
 def _columns_of(row: TextRow) -> str:
     named = {"positive": row.positives, "score": row.score is not None, "label": row.label is not None}
     return ", ".join(["anchor", *[name for name, given in named.items() if given]])
+
+
+def check_single_set(examples: Sequence[Example]) -> None:
+    """Raise ValueError for a retrieval set with other examples, which no score of it includes."""
+    if len(examples) > 1 and (found := next((one for one in examples if isinstance(one, RetrievalExample)), None)):
+        what = "a retrieval set is scored by itself; leave out the other files, which bertwright evaluate scores"
+        raise ValueError(f"{found.location}: {what}")
 
 
 def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:
@@ -166,6 +176,7 @@ def choose_metric(name: str, rows: Sequence[Example]) -> str:
     """
     if not rows:
         return name or METRICS["similarity"][0]
+    check_single_set(rows)
     kind = find_kind(rows)
     if not METRICS[kind]:
         raise ValueError(
@@ -212,11 +223,14 @@ def to_training_rows(rows: Sequence[TextRow], loss: LossName) -> TrainingRows:
             ]
         else:
             made += [row._replace(positives=(text,), negatives=negatives) for text in row.positives]
+    if not made:
+        raise ValueError(f"{first}: each negative, here and in all rows, is an answer of its anchor; give other ones")
     return TrainingRows(made, dropped, first)
 
 
 def score_examples(examples: Sequence[Example], vectors: Sequence[TextVectors]) -> VectorScores:
     """Compute the scores of vectors by what the examples have; `vectors`: of each example's texts."""
+    check_single_set(examples)
     kind = find_kind(examples)
     known: dict[tuple[str, str], npt.NDArray[np.float32]] = {}
     for example, of_texts in zip(examples, vectors, strict=True):

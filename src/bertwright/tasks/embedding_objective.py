@@ -93,7 +93,9 @@ class VectorObjective:
             return losses.squared_errors(cosines, scores.to(cosines.dtype))
         if name == "contrastive":
             return losses.online_contrastive(cosines, scores)
-        return losses.rank_scores(cosines, scores, scale)
+        if name == "cosent":
+            return losses.rank_scores(cosines, scores, scale)
+        raise ValueError(f"vector_loss = {name!r}: no loss of a whole step")
 
     def make_ranking(self, rows: Tensor) -> RankingBatch:
         """Find anchors, columns, targets and the pairs that are no negatives, in the texts of a step."""
@@ -117,15 +119,16 @@ class VectorObjective:
         anchors, targets = batch.anchors.cpu().numpy(), batch.columns[batch.targets].cpu().numpy()
         own = np.arange(len(anchors))
         masked = find_masked(texts[targets], self.reverse, texts[anchors], own)
+        guide = batch.guide and Guide(batch.guide.second[batch.targets], batch.guide.first, batch.guide.margin)
         targets_of = torch.from_numpy(own).to(rows.device)
-        return RankingBatch(batch.columns[batch.targets], batch.anchors, targets_of, _pairs(rows, *masked))
+        return RankingBatch(batch.columns[batch.targets], batch.anchors, targets_of, _pairs(rows, *masked), guide=guide)
 
     def find_same(self, batch: RankingBatch, rows: Tensor) -> tuple[Pairs, Pairs]:
-        """Return the pairs of rows with the same anchor or target, and of a target and anchors that it belongs to."""
+        """Return the pairs of rows whose anchors or targets belong together, and of targets and other rows' anchors."""
         texts = rows[:, 1].long().cpu().numpy()
         first, second = texts[batch.anchors.cpu().numpy()], texts[batch.columns[batch.targets].cpu().numpy()]
-        own, none = np.arange(len(first)), self.known._replace(starts=np.zeros_like(self.known.starts))
-        same = [np.stack(find_masked(side, none, side, own), axis=1) for side in (first, second)]
+        own, both_ways = np.arange(len(first)), (self.known, self.reverse)
+        same = [np.stack(find_masked(one, known, one, own), 1) for one in (first, second) for known in both_ways]
         both = np.unique(np.concatenate(same), axis=0).reshape(-1, 2)
         return _pairs(rows, *both.T), _pairs(rows, *find_masked(second, self.reverse, first, own))
 
@@ -133,7 +136,7 @@ class VectorObjective:
 def embed_guide(task: Embedding, rows: Sequence[TextRow]) -> Tensor:
     """Compute the unit vectors of the guide for all distinct texts, in the order of their numbers."""
     folder = model_folder(task.guide)
-    guide = type(task)().with_model(folder)
+    guide = type(task)(prompts=("none=",)).with_model(folder)
     model = start_task_model(folder, guide.head_for(folder), seed=0).model.eval()
     ids = TextIds()
     ids.add([text for row in rows for text in row.texts])

@@ -184,7 +184,7 @@ class Task(ABC, Generic[E, P]):
         return []
 
     def step_warnings(self, examples: Sequence[E], batch_size: int) -> list[str]:
-        """Describe what a step of training examples makes of this batch size, one sentence each."""
+        """Describe what a step makes of this batch size, one sentence each. Raises ValueError for an unusable size."""
         return []
 
     def single_examples(self, examples: Sequence[E]) -> Sequence[E]:
