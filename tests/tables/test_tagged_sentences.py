@@ -463,3 +463,11 @@ def test_language_code_before_each_word_is_removed(tmp_path: Path) -> None:
     (tmp_path / "times").write_text("at:noon\tO\nnow\tO\n", encoding="utf-8")
     (sentence,) = read_sentences(str(tmp_path / "times"), True, ColumnFormat(suffix="conll"))
     assert sentence.words == ("at:noon", "now")
+
+
+def test_tags_are_read_from_a_key_of_a_conllu_column(tmp_path):
+    rows = ["1\tParis\t_\tPROPN\t_\t_\t_\t_\t_\tSpaceAfter=No|NER=B-LOC", "2\t.\t_\tPUNCT\t_\t_\t_\t_\t_\t_"]
+    path = write(tmp_path, "\n".join(rows) + "\n\n", "a.conllu")
+    assert read(path, None, "misc.NER")[0].tags == ("B-LOC", "O")
+    with pytest.raises(ValueError, match=r"a\.conllu: column misc\.NRE: no word has NRE="):
+        read(path, None, "misc.NRE")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
+from helpers import write_file
 
 # Headers of data sets of sentence-transformers, FlagEmbedding, BEIR, SemEval, GLUE and KLUE, with the columns that are
 # anchor, positive, negatives, score and label ("-": none), and the ones that are not read.
@@ -226,3 +227,14 @@ def test_scores_that_are_no_numbers_are_refused_with_their_line(tmp_path: Path) 
     rows = [{"sentence1": "a", "sentence2": "b", "score": score} for score in (1, "high")]
     with pytest.raises(ValueError, match=r"line 2: .*'score', got 'high'"):
         read_text_table(write_objects(tmp_path / "a.jsonl", *rows))
+
+
+def test_texts_that_no_role_has_are_named(tmp_path: Path) -> None:
+    rows = [
+        {"question": "How old are bears?", "answer": "Up to 30 years.", "rephr": ["What age", "How old"], "id": "q1"}
+    ]
+    path = write_file(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "faq.jsonl")
+    with pytest.warns(
+        UserWarning, match=r"faq\.jsonl: not read: the texts of .?rephr.?; to read them, name the columns"
+    ):
+        read_text_table(path, TableOptions())

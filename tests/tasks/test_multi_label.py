@@ -269,3 +269,11 @@ def test_a_prediction_shows_its_most_probable_labels() -> None:
     guess = LabelsPrediction(("x",), {"w": 0.1, "x": 0.9, "y": 0.2, "z": 0.3})
     assert guess.top(2) == [("x", 0.9), ("z", 0.3)]
     assert repr(guess) == "LabelsPrediction(('x',), {'x': 0.9000, 'z': 0.3000, 'y': 0.2000, … 1 more})"
+
+
+def test_columns_of_marks_are_pointed_at(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no column .label..*--label-columns"):
+        read(MultiLabel(), tmp_path, "a.csv", "text,toxic,insult\na,1,0\n")
+    task, _ = read(MultiLabel(label="toxic"), tmp_path, "a.csv", "text,toxic,insult\na,1,0\nb,0,1\n")
+    examples = list(task.read(str(tmp_path / "a.csv")))
+    assert any("--label-columns" in warning for warning in task.warnings(examples))

@@ -95,25 +95,37 @@ class Column(NamedTuple):
     """The cell that means no value."""
     spaces: bool = False
     """Whether spaces between tabs are a value: a word of a character-level corpus."""
+    key: str = ""
+    """Key of the value in cells such as SpaceAfter=No|NER=B-PER; a cell without it has the value O."""
 
     @classmethod
     def of(cls, asked: str, names: Sequence[str], path: str, blank: str = "") -> Self:
         """Find a column by its name, if columns have names, or by its number from 1 (negative: from the last)."""
-        if asked.lower() in names:
-            return cls(names.index(asked.lower()), f"column {asked}", blank)
+        name, _, key = asked.partition(".")
+        if name.lower() in names:
+            return cls(names.index(name.lower()), f"column {asked}", "" if key else blank, key=key)
         try:
             number = int(asked)
         except ValueError:
             number = 0
         if number == 0:
-            known = f"one of {', '.join(names)}, or " if names else ""
+            known = f"one of {', '.join(names)}, a key of one as in misc.NER, or " if names else ""
             raise ValueError(f"{path}: no column {asked!r}; name {known}a number from 1, or from the last, -1")
         return cls(number - 1 if number > 0 else number, f"column {asked}", blank)
 
     def value(self, cells: list[str]) -> str:
         """Return the value of this column in a row's cells."""
         cell = cells[self.number]
+        if self.key:
+            return dict(pair.partition("=")[::2] for pair in cell.strip(" ").split("|")).get(self.key, "O")
         return cell.strip(" ") or (cell if self.spaces else "")
+
+
+def check_key(path: str, encoding: str, column: Column) -> None:
+    """Raise ValueError for the column of a key that no cell of the file has."""
+    lines = read_column_lines(path, encoding) if column.key else ()
+    if column.key and not any(re.search(rf"[\t|]{re.escape(column.key)}=", line.text) for line in lines):
+        raise ValueError(f"{path}: {column.name}: no word has {column.key}=…; name another key")
 
 
 def sentences_of_columns(

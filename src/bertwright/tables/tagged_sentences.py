@@ -16,6 +16,7 @@ from bertwright.tables.conll_columns import (
     Column,
     Line,
     Row,
+    check_key,
     column_rows,
     conllu_rows,
     read_blocks,
@@ -104,6 +105,8 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
 def _read_conllu(path: str, labeled: bool, given: ColumnFormat) -> Iterator[TagExample]:
     columns = [Column.of(given.words or "form", CONLLU_COLUMNS, path)]
     columns += [Column.of(given.tags or "upos", CONLLU_COLUMNS, path, UNSPECIFIED)] * labeled
+    for column in columns:
+        check_key(path, given.encoding, column)
     blocks = read_blocks(path, given.encoding)
     return sentences_of_columns(path, rows_by_sentence(blocks, conllu_rows, given.comment_prefix), columns)
 

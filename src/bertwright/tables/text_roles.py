@@ -7,6 +7,7 @@ would train the reverse task. `columns` names every column that is read, and not
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -144,6 +145,8 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
     if len(files) == 1 and not options.columns and _is_plain_text(files[0], options):
         return TextTable(TextRoles("text"), [TextRow(text, place) for place, text in _read_lines(files[0], options)])
     roles = find_roles(path, options)
+    if not options.columns and (unread := [name for name in roles.ignored if _has_sentences(path, name, options)]):
+        warnings.warn(f"{path}: not read: the texts of {list_names(unread)}; to read them, {WAY_OUT}", stacklevel=1)
     optional: tuple[str, ...] = ()
     if not any(ROW_FORMATS[file.format].has_same_columns for file in files):
         if roles.positive is not None and roles.score is None and roles.label is None and not options.columns:
@@ -270,6 +273,13 @@ def _is_text_column(path: str, name: str, options: TableOptions) -> bool:
     values = [row[0] for _, row in islice(read_rows(path, options.schema((name,), (name,))), PEEKED_ROWS)]
     texts = [value for value in values if isinstance(value, str) and value.strip()]
     return len(texts) > 0 and not all(parse_number(text) is not None for text in texts)
+
+
+def _has_sentences(path: str, name: str, options: TableOptions) -> bool:
+    """Return whether the first rows have texts of several words in a column, or lists of them."""
+    values = [row[0] for _, row in islice(read_rows(path, options.schema((name,), (name,))), PEEKED_ROWS)]
+    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
+    return any(isinstance(text, str) and " " in text.strip() for text in texts)
 
 
 def _make_rows(roles: TextRoles, values: Mapping[str, Any], location: str) -> list[TextRow]:

@@ -73,6 +73,7 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
 
     kind: ClassVar[str] = "multi-label"
     is_multi_label: ClassVar[bool] = True
+    column_options: ClassVar[str] = "--text, --text-pair and --label or, of 1 and 0 for each label, --label-columns"
 
     label: str = "label"
     """Column with the labels: a list, or a text with separators; an empty one means no label."""
@@ -184,6 +185,8 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         found = super().warnings(examples, paths)
         if examples and all(len(labels) == 1 for labels in self.label_sets(examples)):
             hint = "" if self.label_separator else "; if a text has several, set --label-separator"
+            if {*self.labels} <= {*MARKS}:
+                hint = "; if each label has a column of 1 and 0, name the columns with --label-columns"
             found.append(f"every example has one label: consider --task classification{hint}")
         return found
 

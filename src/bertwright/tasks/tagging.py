@@ -122,7 +122,8 @@ class Tagging(Task[TagExample, TagPrediction]):
     """Column of the words: a number from 1, or negative, counted from the last; in .conllu also a name; in .jsonl and
     .parquet the field with a list. Unset: the first column; in .conllu form; in .jsonl and .parquet words."""
     tags: str | None = None
-    """Column of the tags, as for the words. Unset: the last column; in .conllu upos; in .jsonl and .parquet tags."""
+    """Column of the tags, as for the words; in .conllu also a key of one, as in misc.NER. Unset: the last column; in
+    .conllu upos; in .jsonl and .parquet tags."""
     scheme: str | None = None
     """Scheme of tags that spell spans: iob1, iob2, bioes (or BILOU), io for types without a prefix, of which equal
     neighbours are one span, or none for plain classes; unset: detected in the training data, io never. IOB1 and IO are

@@ -155,6 +155,9 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
             raise ValueError(f"this task is about pairs: give two texts, not {len(texts)}")
         return [TextExample(texts[0], texts[1], None, location)]
 
+    column_options: ClassVar[str] = "--text, --text-pair and --label"
+    """The options that name columns, for messages."""
+
     @property
     def label_fields(self) -> tuple[str, ...]:
         """Columns with the label; `parse_label` gets the value of one column, or a tuple of the values of several."""
@@ -162,7 +165,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
 
     def _schema(self, labeled: bool) -> TableSchema:
         texts = (self.text,) if self.text_pair is None else (self.text, self.text_pair)
-        hint = f"choose columns with --text, --text-pair and --label{WITHOUT_HEADER}"
+        hint = f"choose columns with {self.column_options}{WITHOUT_HEADER}"
         # Without labels no row is skipped: there is one prediction per row.
         label, max_short_rows = (self.label_fields, self.max_short_rows) if labeled else ((), 0)
         elsewhere = self.label if self.label_fields == (self.label,) else ""
