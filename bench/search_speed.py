@@ -25,7 +25,8 @@ import torch
 import bertwright
 from bertwright.search.exact_search import Vectors, find_nearest
 from bertwright.search.vector_index import Document, IndexDescription, VectorIndex, build_index
-from bertwright.tables.retrieval_folders import is_retrieval_folder, read_retrieval_folder
+from bertwright.tables.neighbours import is_retrieval_folder
+from bertwright.tables.retrieval_folders import read_retrieval_folder
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import find_file

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bertwright.tables.neighbours import join_as_glob
-from bertwright.tables.retrieval_folders import is_retrieval_folder, read_documents, read_retrieval_folder
+from bertwright.tables.neighbours import is_retrieval_folder, join_as_glob
+from bertwright.tables.retrieval_folders import read_documents, read_retrieval_folder
 from bertwright.tables.text_roles import read_text_table
 
 DOCUMENTS = [{"_id": "1", "title": "On cats", "text": "Cats sleep."}, {"_id": 2, "text": "Dogs bark.", "metadata": {}}]

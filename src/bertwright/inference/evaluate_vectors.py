@@ -17,7 +17,8 @@ from bertwright.metrics.ranking_scores import DEPTH, score_rankings
 from bertwright.metrics.statistics import Difference, compare
 from bertwright.search.bm25 import Bm25
 from bertwright.search.fusion import fuse_rankings
-from bertwright.tables.retrieval_folders import RetrievalSet, is_retrieval_folder
+from bertwright.tables.neighbours import is_retrieval_folder
+from bertwright.tables.retrieval_folders import RetrievalSet
 from bertwright.tables.text_roles import read_text_table
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.embedding_scores import VectorScores, name_documents, name_ranking_scores, rank_by_vectors

@@ -1,4 +1,4 @@
-"""The files of one path, and what their names and the names beside them say about labels."""
+"""The files of one path, and what their names and the names beside them say: labels, or that it is a retrieval set."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ BARE_LABELS = re.compile(r"(labels?|targets?)(\.\w+)*")  # beside one of these t
 BARE_TEXTS = frozenset({"seq.in", "text", "texts", "sentence", "sentences", "data", "input", "inputs"})
 NUMBERED = re.compile(r"\d[\d_.-]*")  # names of files that hold one text each
 MAPPING = "mapping.txt"  # numbers and names of the labels in files beside it, as in TweetEval
+CORPUS, QRELS = "corpus.jsonl", "qrels"  # documents and folder of judgements, in BEIR's layout
 UNLABELED = frozenset({"unsup", "unlabeled", "unlabelled"})  # folders of texts without a class, as in IMDB's
 
 
@@ -124,15 +125,38 @@ def join_as_glob(paths: Sequence[str]) -> tuple[str, ...]:
 
     Retrieval sets stay apart: each has documents and queries of its own.
     """
-    from bertwright.tables.retrieval_folders import find_retrieval_folder  # it reads tables, which read this module
-
     parts = [PurePath(path).parts for path in paths]
-    is_apart = any(is_remote(path) or find_retrieval_folder(path) for path in paths)
-    if len(paths) < 2 or len({*map(len, parts)}) > 1 or is_apart:
+    if len(paths) < 2 or len({*map(len, parts)}) > 1:
+        return tuple(paths)
+    if any(is_remote(path) or find_retrieval_folder(path) for path in paths):
         return tuple(paths)
     pattern = str(PurePath(*map(_pattern_of, zip(*parts, strict=True))))
     matches = sorted(glob.glob(pattern))  # noqa: PTH207
     return (pattern,) if matches == sorted(map(str, map(PurePath, paths))) else tuple(paths)
+
+
+def is_retrieval_folder(path: str) -> bool:
+    """Return whether a path is a folder with a file of documents."""
+    return find_compressed(Path(path), CORPUS) is not None
+
+
+def find_retrieval_folder(path: str) -> tuple[Path, str] | None:
+    """Return the folder and the split of a path: a folder, whose split is then "test", or a file of judgements in it.
+
+    None for other paths.
+    """
+    given = Path(path)
+    if is_retrieval_folder(path):
+        return given, "test"
+    if given.parent.name == QRELS and is_retrieval_folder(str(given.parents[1])):
+        return given.parents[1], given.name.partition(".tsv")[0]
+    return None
+
+
+def find_compressed(folder: Path, name: str) -> str | None:
+    """Return a file of the folder, also compressed; None if there is none."""
+    found = (folder / f"{name}{suffix}" for suffix in ("", *COMPRESSIONS))
+    return next((str(path) for path in found if path.is_file()), None)
 
 
 def _pattern_of(names: tuple[str, ...]) -> str:

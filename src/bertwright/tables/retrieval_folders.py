@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.base.settings import did_you_mean
+from bertwright.tables.neighbours import CORPUS, QRELS, find_compressed
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, format_label, parse_number, read_rows
 from bertwright.tables.text_roles import read_text_table
-from bertwright.text.sources import COMPRESSIONS, split_suffixes
+from bertwright.text.sources import split_suffixes
 
-CORPUS, QUERIES, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"
+QUERIES = "queries.jsonl"
 ID_NAMES = ("_id", "id")  # columns with the id of a document
 
 
@@ -29,24 +30,6 @@ class RetrievalSet(NamedTuple):
     """Text by id: title, a blank and text."""
     judgements: Mapping[str, Mapping[str, int]]
     """By query, the grade of each judged document; 0 or less: it is no answer."""
-
-
-def is_retrieval_folder(path: str) -> bool:
-    """Return whether a path is a folder with a file of documents."""
-    return _find(Path(path), CORPUS) is not None
-
-
-def find_retrieval_folder(path: str) -> tuple[Path, str] | None:
-    """Return the folder and the split of a path: a folder, whose split is then "test", or a file of judgements in it.
-
-    None for other paths.
-    """
-    given = Path(path)
-    if is_retrieval_folder(path):
-        return given, "test"
-    if given.parent.name == QRELS and is_retrieval_folder(str(given.parents[1])):
-        return given.parents[1], given.name.partition(".tsv")[0]
-    return None
 
 
 def list_splits(folder: Path) -> list[str]:
@@ -95,7 +78,7 @@ def read_documents(path: str, column: str = "text") -> Iterator[tuple[str, str]]
     A table's ids are in `_id` or `id`; else they are name of file and number, as in docs.txt:1, because an index may
     have several files. Its `title` comes before the text.
     """
-    corpus = _find(Path(path), CORPUS)
+    corpus = find_compressed(Path(path), CORPUS)
     if corpus is not None:
         yield from _read_texts(corpus, "document")
         return
@@ -116,14 +99,8 @@ def read_documents(path: str, column: str = "text") -> Iterator[tuple[str, str]]
         yield identifier, join_title(given.get("title"), text)
 
 
-def _find(folder: Path, name: str) -> str | None:
-    """Return a file of the folder, also compressed; None if there is none."""
-    found = (folder / f"{name}{suffix}" for suffix in ("", *COMPRESSIONS))
-    return next((str(path) for path in found if path.is_file()), None)
-
-
 def _require(folder: Path, name: str) -> str:
-    path = _find(folder, name)
+    path = find_compressed(folder, name)
     if path is None:
         raise ValueError(
             f"{folder / name}: missing; expected {CORPUS}, {QUERIES} and {QRELS}/SPLIT.tsv, as BEIR has them"

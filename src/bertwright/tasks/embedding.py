@@ -18,7 +18,8 @@ from bertwright.base.settings import check_not_str, did_you_mean
 from bertwright.base.text_display import shorten
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.tables.retrieval_folders import find_retrieval_folder, read_retrieval_folder
+from bertwright.tables.neighbours import find_retrieval_folder
+from bertwright.tables.retrieval_folders import read_retrieval_folder
 from bertwright.tables.text_roles import TextRow, read_text_table
 from bertwright.tasks.denoising import add_decoder, encode_denoising
 from bertwright.tasks.embedding_batches import (
@@ -326,8 +327,9 @@ class Embedding(RoleTask[Example, TextVectors]):
             raise ValueError(f"{folder}: its pooling leaves out the prompts, and training cannot; add --prompts none=")
         dims = tuple(dict.fromkeys((size, *self.dims))) if self.dims else ()
         length, lowercase = min(self.max_length, limit or self.max_length), bool(modules and modules.lowercase)
-        chosen = {"pooling": pooling, "size": size, "prompts": prompts, "max_length": length, "lowercase": lowercase}
-        return replace(self, dims=dims, **chosen)
+        return replace(
+            self, pooling=pooling, size=size, prompts=prompts, max_length=length, lowercase=lowercase, dims=dims
+        )
 
     def head_for(self, folder: Path) -> Callable[[TextEncoder], TaskHead]:
         from bertwright.interop.huggingface import load_config

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from bertwright.base.settings import did_you_mean
+from bertwright.tables.neighbours import is_retrieval_folder
 from bertwright.tables.question_files import QuestionFormat, read_questions
-from bertwright.tables.retrieval_folders import RetrievalSet, is_retrieval_folder, read_retrieval_folder
+from bertwright.tables.retrieval_folders import RetrievalSet, read_retrieval_folder
 from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
 from bertwright.tasks import embedding_scores
 from bertwright.tasks.embedding_data import find_kind

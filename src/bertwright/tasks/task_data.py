@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from bertwright.base.files import digest_bytes
-from bertwright.tables.neighbours import join_as_glob
-from bertwright.tables.retrieval_folders import find_retrieval_folder, list_texts
+from bertwright.tables.neighbours import find_retrieval_folder, join_as_glob
+from bertwright.tables.retrieval_folders import list_texts
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.presets import SPLITS, TaskSettings
 from bertwright.tasks.splits import sample_examples, train_validation_split
