@@ -193,7 +193,7 @@ class ServedModels:
 
     def _load(self, name: str, by_name: dict[str, ServedModel]) -> ServedModel:
         """Load a model into a table of models; weights that it has in common with the others are held once."""
-        bert = open_model(name, self.context.device, self.context.dtype)
+        bert = open_model(name, self.context.device, self.context.dtype, self.context.asked)
         share_weights(bert, [other.bert for other in by_name.values()])
         model = ServedModel(unique_name(name, by_name), bert)
         by_name[model.name] = model
