@@ -80,7 +80,9 @@ class CTranslate2:
 def make_base(folder: Path) -> Path:
     """Save a BERT BASE with random weights and the vocabulary of MiniLM."""
     if not folder.exists():
-        transformers.BertModel(transformers.BertConfig(position_embedding_type="absolute")).save_pretrained(folder)
+        transformers.BertModel(
+            transformers.BertConfig.from_dict({"position_embedding_type": "absolute"})
+        ).save_pretrained(folder)
         transformers.AutoTokenizer.from_pretrained(str(minilm())).save_pretrained(folder)
     return folder
 

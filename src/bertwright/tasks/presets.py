@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from bertwright.base.settings import check_not_str, did_you_mean
 from bertwright.tables.file_splits import Splits, splits_in, splits_of_names
-from bertwright.tables.neighbours import is_retrieval_folder, join_as_glob
-from bertwright.tables.retrieval_folders import QRELS
+from bertwright.tables.neighbours import QRELS, is_retrieval_folder, join_as_glob
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.multiple_choice import MultipleChoice
