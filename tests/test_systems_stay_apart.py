@@ -17,7 +17,7 @@ OUTSIDE = [path for path in sorted(ROOT.rglob("*.py")) if "systems" not in path.
 # What only one system can do, or what reads and writes its own format, names it.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "inference.static_vectors": {"static.static_encoder"},
-    "inference.bert": {"bert.bert_encoder", "bert.bert_for_pretraining", "gpt.gpt"},  # which methods a model has
+    "inference.bert": {"bert.bert_encoder", "bert.bert_for_pretraining"},  # which methods a model has
     "inference.next_sentence": {"bert.bert_for_pretraining"},
     "inference.attention_weights": {"bert.bert_encoder"},
     "inference.generation": {"gpt.gpt"},

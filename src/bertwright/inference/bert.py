@@ -16,7 +16,7 @@ from bertwright.inference.explanation import Explanation, compute_explanation
 from bertwright.inference.exported_folder import ExportedEncoder, find_export, open_export
 from bertwright.inference.feature_cache import compute_word_features
 from bertwright.inference.fill_mask import MaskPrediction, predict_masks
-from bertwright.inference.generation import Generation, generate_texts
+from bertwright.inference.generation import Generation, generate_texts, to_generator
 from bertwright.inference.int8_model import use_int8
 from bertwright.inference.next_sentence import predict_next_sentences
 from bertwright.inference.python_inputs import (
@@ -48,7 +48,6 @@ from bertwright.models.pooling import Vectors, check_pooling
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.gpt.gpt import GptLanguageModel
 from bertwright.tasks.collation import check_segments
 from bertwright.tasks.multiple_choice import ChoicePrediction, MultipleChoice
 from bertwright.tasks.prediction import predict_chunks, split_into_chunks
@@ -170,13 +169,9 @@ class Bert:
         if isinstance(prompts, str):
             return self.generate([prompts], settings)[0]
         checked = _check_texts(prompts)
-        if not isinstance(self.model, GptLanguageModel):
-            kind = f"a model for {self.task.kind}" if self.task else f"a {self.model.encoder.model_type}"
-            raise ValueError(
-                f"generate: expected a language model of bertwright pretrain --architecture gpt, got {kind}; choose one"
-            )
+        model = to_generator(self.model, self.task)
         self._warn_of_vocabulary(checked)
-        return generate_texts(self.model, self.tokenizer, checked, settings)
+        return generate_texts(model, self.tokenizer, checked, settings)
 
     @overload
     def score(self, texts: str) -> TextScore: ...  # type: ignore[overload-overlap]

@@ -16,7 +16,9 @@ from bertwright.base.ragged import Ints
 from bertwright.base.seeding import make_rng
 from bertwright.inference.text_settings import GenerationSettings
 from bertwright.models.beam_search import beam_search
+from bertwright.models.encoder import EncoderModel
 from bertwright.systems.gpt.gpt import CachedGpt, GptLanguageModel
+from bertwright.tasks.task import AnyTask
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -66,6 +68,16 @@ def generate_texts(
             continued = continue_texts(model, batch, batch_limits, forbidden, settings, np.stack(uniform))
         generations += [Generation(tokenizer.decode(tokens), score) for tokens, score in continued]
     return generations
+
+
+def to_generator(model: EncoderModel, task: AnyTask | None) -> GptLanguageModel:
+    """Return a model as one that continues texts. Raises ValueError for another one."""
+    if isinstance(model, GptLanguageModel):
+        return model
+    kind = f"a model for {task.kind}" if task else f"a {model.encoder.model_type}"
+    raise ValueError(
+        f"generate: expected a language model of bertwright pretrain --architecture gpt, got {kind}; choose one"
+    )
 
 
 def next_logits(model: GptLanguageModel, states: Tensor, forbidden: Tensor) -> Tensor:

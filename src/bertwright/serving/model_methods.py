@@ -13,13 +13,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from bertwright.inference.bert import SAMPLED, Bert
-from bertwright.inference.generation import generate_texts
+from bertwright.inference.generation import generate_texts, to_generator
 from bertwright.inference.python_inputs import ranking_example, tag_example
 from bertwright.inference.search_commands import rerank
 from bertwright.inference.search_index import By, SearchIndex
 from bertwright.inference.text_settings import GenerationSettings
 from bertwright.search.vector_index import Hit
-from bertwright.systems.gpt.gpt import GptLanguageModel
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.embedding_scores import QUERY
 from bertwright.tasks.prediction import predict_chunks
@@ -235,10 +234,9 @@ def windows_of_masks(bert: Bert, item: str, tokens: int, **options: Any) -> int:
 @torch.inference_mode()
 def generate(bert: Bert, items: Sequence[Any], settings: GenerationSettings = SAMPLED) -> Sequence[Any]:
     """Continue prompts; an item is a prompt's place in its request, on which the numbers of sampling depend, and it."""
-    if not isinstance(bert.model, GptLanguageModel):
-        bert.generate("a")  # raises the message of the Python interface
+    model = to_generator(bert.model, bert.task)
     places, prompts = [place for place, _ in items], [prompt for _, prompt in items]
-    return generate_texts(bert.model, bert.tokenizer, prompts, settings, places)  # type: ignore[arg-type]
+    return generate_texts(model, bert.tokenizer, prompts, settings, places)
 
 
 def new_tokens(bert: Bert, item: Any, tokens: int, settings: GenerationSettings = SAMPLED) -> int:
