@@ -26,6 +26,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_every_script_of_bench_prints_its_help() -> None:
     scripts = [str(path) for path in sorted(BENCH.glob("*.py")) if "__main__" in path.read_text(encoding="utf-8")]
     if not scripts:

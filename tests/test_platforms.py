@@ -58,7 +58,8 @@ print(native_library.load_library("kernels") is not None)
 """
 
 
-@pytest.mark.parametrize("system", [pytest.param("macos", marks=pytest.mark.slow), "windows"])
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["macos", "windows"])
 def test_the_whole_way_works_without_what_linux_alone_has(system: str, tmp_path: Path) -> None:
     """FINDINGS H2, H3."""
     result = subprocess.run(

@@ -115,6 +115,7 @@ def test_killed_ray_worker_is_replaced_and_its_call_repeated(ray_cluster: Any, t
     assert (tmp_path / "died").exists()
 
 
+@pytest.mark.slow
 def test_call_that_always_kills_its_worker_is_reported(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bertwright.executors.ray_executor.MAX_RETRIES", 1)
     with open_executor(ON_RAY) as executor, pytest.raises(ChildProcessError, match=r"^count 7: its Ray worker died 2 "):
@@ -214,6 +215,7 @@ def ray_workers(ray: Any) -> list[int]:
     return [worker for parent, worker in workers if parent in raylets]
 
 
+@pytest.mark.slow
 def test_store_of_ray_has_the_bytes_of_local_workers_though_workers_are_killed(
     ray_cluster: Any, corpus: CorpusSettings, tmp_path: Path, small_shards: None
 ) -> None:
@@ -233,6 +235,7 @@ def test_store_of_ray_has_the_bytes_of_local_workers_though_workers_are_killed(
     assert content(tmp_path / "ray") == content(tmp_path / "local")
 
 
+@pytest.mark.slow
 def test_command_connects_to_a_cluster_by_its_address(ray_cluster: Any, corpus: CorpusSettings, tmp_path: Path) -> None:
     address = ray_cluster.get_runtime_context().gcs_address
     command = ["survey", *corpus.inputs, "--executor", "ray", "--ray-address", address, "--workers", "1"]

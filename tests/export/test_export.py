@@ -46,8 +46,13 @@ USES: dict[str, Callable[[Bert], Any]] = {
     "embedding": lambda bert: bert.embed(TEXTS),
     "masked-lm": lambda bert: bert.fill_mask(["the [MASK] sees", "a [MASK] and a [MASK] , red [MASK]"]),
 }
-FAST = {"classification": "onnx", "embedding": "openvino", "tagging": "openvino", "masked-lm": "onnx"}
-FAST |= dict.fromkeys(("calibrated", "calibrated-multi-label", "no-answer", "never-answered"), "onnx")
+FAST = {
+    "classification": "onnx",
+    "embedding": "openvino",
+    "masked-lm": "onnx",
+    "calibrated": "onnx",
+    "no-answer": "onnx",
+}
 CASES = [
     pytest.param(kind, to, marks=[] if FAST.get(kind) == to else pytest.mark.slow, id=f"{kind}-{to}")
     for kind in USES
@@ -242,6 +247,7 @@ def test_settings_that_do_not_fit_are_refused(values: dict[str, Any], message: s
         ExportSettings("model", tmp_path / "new", **values)
 
 
+@pytest.mark.slow
 def test_int8_of_a_masked_lm_is_refused(folders: Folders, tmp_path: Path) -> None:
     model, _ = folders("masked-lm", "onnx")
     (tmp_path / "dev.tsv").write_text("text\tlabel\na\tb\n", encoding="utf-8")

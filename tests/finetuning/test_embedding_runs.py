@@ -240,7 +240,15 @@ def test_resumed_run_reports_the_gain_of_weights_that_an_earlier_process_found(
     assert report["gain"]["dev"]["mean"] == 0
 
 
-@pytest.mark.parametrize(("train", "loss"), [("pairs", None), ("rated", None), ("classes", None), ("texts", "tsdae")])
+@pytest.mark.parametrize(
+    ("train", "loss"),
+    [
+        ("pairs", None),
+        pytest.param("rated", None, marks=pytest.mark.slow),
+        pytest.param("classes", None, marks=pytest.mark.slow),
+        ("texts", "tsdae"),
+    ],
+)
 def test_two_ranks_compute_the_same_as_one(train: str, loss: str | None, tmp_path: Path, make_run: Make) -> None:
     alone = make_run(tmp_path / "alone", train, {"vector_loss": loss}, log_every=1, epochs=0.5)
     finetune(alone, MUTE)

@@ -312,6 +312,7 @@ def check_started_once(settings: ExperimentSettings) -> None:
             assert log.count("Scores after step") == 1
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_jobs(finished_run: tuple[ExperimentSettings, str], make: Make, tmp_path: Path) -> None:
     unbroken, _ = finished_run
     settings = make(tmp_path / "work", seeds=1, tasks=("sst2",))
