@@ -60,10 +60,11 @@ def compute_outputs(bert: Bert, kind: str, batch: TokenBatch) -> dict[str, npt.N
         assert isinstance(model, TokenPredictor)
         positions = torch.arange(0, packing.num_tokens, 3)
         logits = model.token_logits(batch, positions)
-        encoder, scores = model.encoder, logits.softmax(-1)
-        if isinstance(encoder, ExportedEncoder):
-            scores = encoder.compute(batch, SCORES, positions)
-        return {STATES: model.encoder(batch).numpy(), LOGITS: logits.numpy(), SCORES: scores.numpy()}
+        encoder = model.encoder
+        scores = (
+            encoder.compute(batch, SCORES, positions) if isinstance(encoder, ExportedEncoder) else logits.softmax(-1)
+        )
+        return {STATES: encoder(batch).numpy(), LOGITS: logits.numpy(), SCORES: scores.numpy()}
     if kind != "embedding":
         assert isinstance(model, EncoderForTask)
         one_each = model.head.spec.reads_sequence_state

@@ -81,11 +81,12 @@ def open_run(
     A finished run that keeps no checkpoints is opened with its model, and an optimizer without moments.
     `examples`: as in `finetune`. Nothing is written. Raises ValueError for missing, damaged or inconsistent input.
     """
+    _check_ranks(settings, context)
     latest = checkpoint.verify_latest(settings.run / "checkpoints")
     finished = settings.run / "model"
     own = latest or (finished if finished.is_dir() else None)
     task, examples = read_splits(settings.task, settings.tuning.validation_fraction, settings.tuning.limit, examples)
-    _check_run(settings, context, "dev" in examples)
+    _check_patience(settings, "dev" in examples)
     task.step_warnings(examples["train"], settings.batch_size)  # the summary prints them; unusable sizes raise
     resumed = load_task(own) if own else None
     opened = _open_model(settings, task, examples["train"], own, resumed, reporter)
@@ -120,12 +121,16 @@ def open_run(
     )
 
 
-def _check_run(settings: FinetuneSettings, context: ExecutionContext, has_dev: bool) -> None:
-    """Raise ValueError for settings that do not fit the number of ranks or the examples."""
+def _check_ranks(settings: FinetuneSettings, context: ExecutionContext) -> None:
+    """Raise ValueError for batches with fewer examples than there are ranks."""
     if settings.batch_size < context.world_size:
         raise ValueError(
             f"batch_size = {settings.batch_size} leaves some of {context.world_size} ranks without an example"
         )
+
+
+def _check_patience(settings: FinetuneSettings, has_dev: bool) -> None:
+    """Raise ValueError for a patience without dev examples."""
     if settings.tuning.patience is not None and not has_dev:
         raise ValueError(
             f"patience = {settings.tuning.patience}: expected dev examples, whose score decides when to stop, got "

@@ -598,7 +598,12 @@ def load(
 
 def load_in(context: ExecutionContext, name: str | Path) -> Bert:
     """Load a model as `load` does, on the device and in the dtype of a command."""
-    return _warn_of_layers(open_model(name, context.device, context.dtype, context.asked), name)
+    return _warn_of_layers(open_in(context, name), name)
+
+
+def open_in(context: ExecutionContext, name: str | Path) -> Bert:
+    """Load a model as `open_model` does, on the device and in the dtype of a command."""
+    return open_model(name, context.device, context.dtype, context.asked)
 
 
 def _warn_of_layers(bert: Bert, name: str | Path) -> Bert:

@@ -126,7 +126,7 @@ def submission(settings: SubmissionSettings, reporter: Reporter = SILENT) -> Pat
     check_absent(settings.output)
     for model in settings.by_task.values():
         check_model(model)
-    from bertwright.inference.bert import open_model
+    from bertwright.inference.bert import open_in
     from bertwright.tasks.task_folder import TASK_FILE, read_task
     from bertwright.training.context import execution_context
 
@@ -141,7 +141,7 @@ def submission(settings: SubmissionSettings, reporter: Reporter = SILENT) -> Pat
     answers: dict[str, list[str]] = {}
     with new_file(settings.output) as temporary, execution_context(settings.device) as context:
         for name, model in settings.by_task.items():
-            bert = open_model(model, context.device, context.dtype, context.asked)
+            bert = open_in(context, model)
             if bert.task_model is not None:
                 bert.task_model.check_computed(model)
             answers |= {test_file[0].name: _answer(bert, model, test_file, reporter) for test_file in test_files[name]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bertwright.inference.bert import Bert, open_model
+from bertwright.inference.bert import Bert, open_in
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.weights import summarize
 from bertwright.tasks.ensemble import merge_tasks
@@ -40,7 +40,7 @@ def load_for_task(
     members: list[TaskModel] = []
     for name in names:
         folder = model_folder(name)
-        bert = open_model(folder, context.device, context.dtype, context.asked)
+        bert = open_in(context, folder)
         if bert.task_model is None:
             layers = bert.model.not_computed
             other = f" that bertwright computes (it has {summarize(layers)})" if layers else " yet"

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from bertwright.base.files import read_json
-from bertwright.inference.bert import Bert, open_model
+from bertwright.inference.bert import Bert, open_in
 from bertwright.inference.search_commands import MODEL
 from bertwright.inference.search_index import SearchIndex
 from bertwright.kernels.cpu import trim_malloc
@@ -193,7 +193,7 @@ class ServedModels:
 
     def _load(self, name: str, by_name: dict[str, ServedModel]) -> ServedModel:
         """Load a model into a table of models; weights that it has in common with the others are held once."""
-        bert = open_model(name, self.context.device, self.context.dtype, self.context.asked)
+        bert = open_in(self.context, name)
         share_weights(bert, [other.bert for other in by_name.values()])
         model = ServedModel(unique_name(name, by_name), bert)
         by_name[model.name] = model

@@ -145,7 +145,7 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
     if len(files) == 1 and not options.columns and _is_plain_text(files[0], options):
         return TextTable(TextRoles("text"), [TextRow(text, place) for place, text in _read_lines(files[0], options)])
     roles = find_roles(path, options)
-    if not options.columns and (unread := [name for name in roles.ignored if _has_sentences(path, name, options)]):
+    if not options.columns and (unread := _find_sentences(path, roles.ignored, options)):
         warnings.warn(f"{path}: not read: the texts of {list_names(unread)}; to read them, {WAY_OUT}", stacklevel=1)
     optional: tuple[str, ...] = ()
     if not any(ROW_FORMATS[file.format].has_same_columns for file in files):
@@ -270,16 +270,25 @@ def _check_header(path: str, names: Sequence[str]) -> None:
 
 def _is_text_column(path: str, name: str, options: TableOptions) -> bool:
     """Return whether the first rows have texts in a column that are not all numbers."""
-    values = [row[0] for _, row in islice(read_rows(path, options.schema((name,), (name,))), PEEKED_ROWS)]
+    values = [row[0] for row in _peek(path, (name,), options)]
     texts = [value for value in values if isinstance(value, str) and value.strip()]
     return len(texts) > 0 and not all(parse_number(text) is not None for text in texts)
 
 
-def _has_sentences(path: str, name: str, options: TableOptions) -> bool:
-    """Return whether the first rows have texts of several words in a column, or lists of them."""
-    values = [row[0] for _, row in islice(read_rows(path, options.schema((name,), (name,))), PEEKED_ROWS)]
-    texts = [text for value in values for text in (value if isinstance(value, list) else [value])]
-    return any(isinstance(text, str) and " " in text.strip() for text in texts)
+def _find_sentences(path: str, names: Sequence[str], options: TableOptions) -> list[str]:
+    """Return the columns that have texts of several words, or lists of them, in the first rows."""
+    found = set[str]()
+    for row in _peek(path, names, options) if names else ():
+        for name, value in zip(names, row, strict=True):
+            texts = value if isinstance(value, list) else [value]
+            if any(isinstance(text, str) and " " in text.strip() for text in texts):
+                found.add(name)
+    return [name for name in names if name in found]
+
+
+def _peek(path: str, names: Sequence[str], options: TableOptions) -> Iterator[Sequence[Any]]:
+    """Yield the values of some columns in the first rows; an object may lack them."""
+    return (row for _, row in islice(read_rows(path, options.schema(names, names)), PEEKED_ROWS))
 
 
 def _make_rows(roles: TextRoles, values: Mapping[str, Any], location: str) -> list[TextRow]:
