@@ -1,10 +1,11 @@
 """Text vectors in int8 on a CPU beside the peers: short texts in arrival order, mixed lengths, one text's latency.
 
-    python bench/int8.py DATA FOLDER [--model minilm|base] [--texts 1000] [--rounds 5] [--threads 2]
+    python bench/int8.py DATA FOLDER [--model minilm|base] [--texts 400] [--rounds 7] [--threads 2]
 
 The models are all-MiniLM-L6-v2, or a BERT BASE with random weights, on which only the speed counts. Short texts are
-sentences of STS-B, mixed ones cut or joined from them to 4 to 250 words, 32 a call. In one process, contenders in
-turn, tokenization included:
+sentences of STS-B, mixed ones cut or joined from them to 4 to 250 words, 32 a call; tokenization included. Contenders
+take turns, each in a process of its own, with a pause between turns: threads of these libraries go on spinning for up
+to 0.2 s when a call is done, and in one process they slowed whoever came next to a quarter.
 
 - own int8 and float32, packed;
 - OpenVINO and ONNX Runtime with nncf's int8, all layers, whatever the gate would say: the graphs that
@@ -12,7 +13,8 @@ turn, tokenization included:
 - where `ctranslate2` can be imported, CTranslate2, which removes padding, too, in int8 and float32, with the fast
   tokenizer in front and pooling behind.
 
-A line of bench/results/int8.jsonl records the seconds, and each system's cosines with own float32.
+One text is the median of 40 calls in a row. A line of bench/results/int8.jsonl records the seconds, and each system's
+cosines with own float32.
 """
 
 from __future__ import annotations
@@ -20,12 +22,16 @@ from __future__ import annotations
 import shutil
 import statistics
 import tempfile
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import numpy as np
 import transformers
@@ -40,8 +46,10 @@ from bertwright.inference.exported_folder import FILES
 from bertwright.interop.checksums import write_checksums
 from bertwright.kernels.ffi import int8_isa
 from embedding import DEFAULT, Array, Contender, pairs
-from environment import RESULTS, append_result, make_parser, minilm, take_turns, use_threads
+from environment import RESULTS, append_result, make_parser, minilm, use_threads
 
+PAUSE = 0.3  # seconds
+Vectors = dict[str, Array]
 CALIBRATED = 100  # texts from which the ranges of static int8 are measured
 OWN, FLOAT32 = "own int8", "own float32"
 
@@ -113,13 +121,58 @@ def make_graphs(model: Path, folder: Path, texts: Sequence[str]) -> dict[str, Pa
     return found
 
 
+class Texts(NamedTuple):
+    """The texts of a load, and how often in a row they are embedded in a turn."""
+
+    texts: list[str]
+    calls: int = 1
+
+
+_embed: Contender  # of the process of a contender
+
+
+def open_contender(name: str, folder: Path, threads: int) -> None:
+    """Load a contender in its own process; `folder`: the model's, or that of an exported graph."""
+    global _embed
+    use_threads(threads)
+    warnings.simplefilter("ignore")
+    if name.startswith("CTranslate2"):
+        _embed = CTranslate2(folder, name.split()[1], threads)
+    else:
+        dtypes: dict[str, Literal["float32", "int8"]] = {OWN: "int8", FLOAT32: "float32"}
+        _embed = bertwright.load(folder, "cpu", dtype=dtypes.get(name)).embed
+
+
+def embed_texts(load: Texts) -> tuple[float, Array]:
+    """Embed the texts in the contender's process; return the seconds of the median call, and the vectors."""
+    seconds = []
+    for _ in range(load.calls):
+        started = time.perf_counter()
+        vectors = by_calls(_embed, load.texts)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds), vectors
+
+
+def measure(processes: Mapping[str, Executor], load: Texts, rounds: int) -> tuple[dict[str, list[float]], Vectors]:
+    """Return the seconds of all contenders in turns, and their vectors."""
+    seconds: dict[str, list[float]] = {name: [] for name in processes}
+    vectors = {}
+    for number in range(1 + rounds):  # the first is a warm-up
+        for name, process in processes.items():
+            taken, vectors[name] = process.submit(embed_texts, load).result()
+            time.sleep(PAUSE)
+            if number:
+                seconds[name].append(taken)
+    return seconds, vectors
+
+
 def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", choices=("minilm", "base"), default="minilm")
-    parser.add_argument("--texts", type=int, default=1_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--texts", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=2)
     chosen = parser.parse_args()
     use_threads(chosen.threads)
@@ -127,18 +180,16 @@ def main() -> None:
     short = [text for *both, _ in pairs(chosen.data / "glue" / "STS-B" / "train.tsv") for text in both][: chosen.texts]
     model = minilm() if chosen.model == "minilm" else make_base(chosen.folder / "base")
     graphs = make_graphs(model, chosen.folder / f"{chosen.model} graphs", short)
-    contenders: dict[str, Contender] = {
-        OWN: bertwright.load(model, "cpu", dtype="int8").embed,
-        FLOAT32: bertwright.load(model, "cpu").embed,
-    }
-    contenders |= {name: bertwright.load(folder).embed for name, folder in graphs.items()}
+    folders = {OWN: model, FLOAT32: model, **graphs}
     if find_spec("ctranslate2"):
-        contenders |= {f"CTranslate2 {name}": CTranslate2(model, name, chosen.threads) for name in ("int8", "float32")}
+        folders |= dict.fromkeys(("CTranslate2 int8", "CTranslate2 float32"), model)
+    start = partial(ProcessPoolExecutor, 1, get_context("spawn"), open_contender)
+    processes = {name: start((name, folder, chosen.threads)) for name, folder in folders.items()}
+    loads = {"one text": Texts([" ".join(["word"] * 14)], 40), "short": Texts(short), "mixed": Texts(mixed(short))}
     figures = {}
-    for load, texts in (("short", short), ("mixed", mixed(short)), ("one text", [" ".join(["word"] * 14)])):
-        runs: dict[str, Callable[[], Array]] = {n: partial(by_calls, embed, texts) for n, embed in contenders.items()}
-        vectors = {name: run() for name, run in runs.items()}  # warm-up
-        seconds = take_turns(runs, chosen.rounds * (60 if len(texts) == 1 else 1))
+    for load, given in loads.items():
+        seconds, vectors = measure(processes, given, chosen.rounds)
+        texts = given.texts
         figures[load] = {
             "texts": len(texts),
             "seconds": {name: round(statistics.median(values), 5) for name, values in seconds.items()},
@@ -153,6 +204,8 @@ def main() -> None:
                 for name, found in vectors.items()
             }
         print(load, figures[load], flush=True)
+    for process in processes.values():
+        process.shutdown()
     packages = [name for name in ("openvino", "onnxruntime", "nncf", "ctranslate2") if find_spec(name)]
     about = {"model": chosen.model, "instructions": int8_isa(), "peers": {name: version(name) for name in packages}}
     append_result(RESULTS / "int8.jsonl", about | {"figures": figures}, chosen.threads)

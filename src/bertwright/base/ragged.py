@@ -49,6 +49,8 @@ def positions_from_lengths(lengths: npt.NDArray[np.integer]) -> Ints:
     >>> positions_from_lengths(np.array([3, 0, 2])).tolist()
     [0, 1, 2, 0, 1]
     """
+    if len(lengths) == 1:  # a call with one text: each array operation counts
+        return np.arange(lengths[0], dtype=np.int64)
     bounds = offsets_from_lengths(lengths)
     counting: Ints = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
     return counting
@@ -60,5 +62,7 @@ def flat_ranges(first: npt.NDArray[np.integer], lengths: npt.NDArray[np.integer]
     >>> flat_ranges(np.array([10, 0]), np.array([2, 3])).tolist()
     [10, 11, 0, 1, 2]
     """
+    if len(lengths) == 1:
+        return np.arange(first[0], first[0] + lengths[0], dtype=np.int64)
     indices: Ints = np.repeat(first, lengths) + positions_from_lengths(lengths)
     return indices

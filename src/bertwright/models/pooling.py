@@ -6,6 +6,7 @@ batch, B sequences, P windows of N texts, H hidden size. The module does not imp
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -23,45 +24,66 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class SequenceStates:
-    """States of packed sequences."""
+class SequenceStates(ABC):
+    """States of the tokens of B sequences, and what a pooling makes of them."""
 
     hidden: Tensor
-    """T × H float32."""
+    """States, T × H float32; of padded sequences B × N × H."""
     number: Tensor
-    """T, position of each token in its sequence, from 1."""
-    lengths: Tensor
-    """B, number of tokens."""
+    """Position of each token in its sequence, from 1: T, or B × N, where padding has 0."""
 
     @property
-    def ends(self) -> Tensor:
-        """B, position after each sequence's last token."""
-        return self.lengths.long().cumsum(0)
+    @abstractmethod
+    def lengths(self) -> Tensor:
+        """B, number of tokens."""
 
+    @abstractmethod
     def reduce(self, values: Tensor, how: str) -> Tensor:
-        """Reduce T × … values to B × …; `how`: "sum", "mean" or "max"."""
-        import torch
+        """Reduce T × … (B × N × …) values to B × …, without padding; `how`: "sum", "mean" or "max"."""
 
-        ends = self.ends
-        return torch.segment_reduce(values, how, offsets=torch.cat([ends.new_zeros(1), ends]), axis=0)
+    @abstractmethod
+    def first(self) -> Tensor: ...
+
+    @abstractmethod
+    def last(self) -> Tensor: ...
 
     def weighted_mean(self) -> Tensor:
         """Return the mean with the weight n for the n-th token (SGPT)."""
         weights = self.number[..., None].float()
         return self.reduce(self.hidden * weights, "sum") / self.reduce(weights, "sum")
 
+
+@dataclass(frozen=True)
+class PackedStates(SequenceStates):
+    """States of packed sequences."""
+
+    bounds: Tensor
+    """B + 1 int64, start of each sequence, and the end of the last one."""
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.bounds.diff()
+
+    def reduce(self, values: Tensor, how: str) -> Tensor:
+        import torch
+
+        return torch.segment_reduce(values, how, offsets=self.bounds, axis=0)
+
     def first(self) -> Tensor:
-        return self.hidden[self.ends - self.lengths.long()]
+        return self.hidden[self.bounds[:-1]]
 
     def last(self) -> Tensor:
-        return self.hidden[self.ends - 1]
+        return self.hidden[self.bounds[1:] - 1]
 
 
 class PaddedStates(SequenceStates):
-    """States of sequences that are padded to one length N: `hidden` is B × N × H, `number` B × N, 0 for padding."""
+    """States of sequences that are padded to one length N."""
+
+    @property
+    def lengths(self) -> Tensor:
+        return (self.number > 0).sum(1)
 
     def reduce(self, values: Tensor, how: str) -> Tensor:
-        """Reduce B × N × … to B × …, without the padding."""
         is_token = self.number[..., None] > 0
         if how == "max":
             return values.masked_fill(~is_token, -1e30).amax(1)
@@ -72,7 +94,7 @@ class PaddedStates(SequenceStates):
         return self.hidden[:, 0]
 
     def last(self) -> Tensor:
-        index = (self.lengths.long() - 1)[:, None, None].expand(-1, 1, self.hidden.shape[2])
+        index = (self.lengths - 1)[:, None, None].expand(-1, 1, self.hidden.shape[2])
         return self.hidden.gather(1, index)[:, 0]
 
 
@@ -134,10 +156,11 @@ def pool_states(hidden: Tensor, packing: Packing, modes: Sequence[str], skip: in
     """Pool the states T × H of packed sequences to B × modes·H float32, without the first `skip` tokens of each."""
     import torch
 
-    hidden, number, lengths = hidden.float(), packing.position_ids + 1, packing.cu_seqlens.diff()
+    hidden, number, bounds = hidden.float(), packing.position_ids + 1, packing.cu_seqlens.long()
     if skip:
-        hidden, number, lengths = hidden[number > skip], number[number > skip], (lengths - skip).clamp(min=0)
-    states = SequenceStates(hidden, number, lengths)
+        hidden, number = hidden[number > skip], number[number > skip]
+        bounds = torch.cat([bounds[:1], (bounds.diff() - skip).clamp(min=0).cumsum(0)])
+    states = PackedStates(hidden, number, bounds)
     return torch.cat([POOLINGS[mode].pool(states) for mode in modes], dim=1)
 
 
@@ -145,8 +168,7 @@ def pool_padded(hidden: Tensor, attention_mask: Tensor, modes: Sequence[str]) ->
     """Pool the states B × N × H of padded sequences to B × modes·H; `attention_mask`: B × N, 1 for tokens, then 0."""
     import torch
 
-    number = attention_mask.cumsum(1) * attention_mask
-    states = PaddedStates(hidden, number, attention_mask.sum(1).float())
+    states = PaddedStates(hidden, attention_mask.cumsum(1) * attention_mask)
     return torch.cat([POOLINGS[mode].pool(states) for mode in modes], dim=1)
 
 

@@ -132,6 +132,11 @@ def predict_logits(model: BatchPredictor, encoded: Encoded, advance: Callable[[i
     return outputs
 
 
+def is_training(module: nn.Module) -> bool:
+    """Return whether a module or one of its parts is in training mode; `modules()` takes longer than a short batch."""
+    return module.training or any(is_training(part) for part in module._modules.values() if part is not None)
+
+
 def prediction_batches(
     model: nn.Module, config: EncoderConfig, encoded: Encoded, max_tokens: int | None = None
 ) -> Iterator[tuple[Ints, TaskBatch]]:
@@ -141,7 +146,7 @@ def prediction_batches(
     number that suits the device. Raises ValueError for a model in training mode (to turn its dropout off here would
     change what other threads compute with it), and for pairs if the model has one segment embedding.
     """
-    if any(module.training for module in model.modules()):
+    if is_training(model):
         raise ValueError(
             "model: expected evaluation mode, got training mode, in which dropout is on; call model.eval()"
         )

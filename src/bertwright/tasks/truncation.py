@@ -90,7 +90,7 @@ def encode_segments(
     per_item = sequences_per_item
     sizes = np.full(num_sequences // per_item, per_item) if isinstance(per_item, int) else per_item
     example_ids = np.repeat(np.arange(len(sizes)), sizes) if example_ids is None else example_ids
-    too_long = np.sum(given, axis=0) > max_num_tokens
+    too_long = np.add.reduce(given) > max_num_tokens
     return Encoded(
         input_ids=ids,
         token_type_ids=placed.token_type_ids,
@@ -101,7 +101,7 @@ def encode_segments(
         labels=labels,
         label_counts=np.full(len(sizes), int(len(labels) > 0)),
         sequences_per_item=per_item,
-        truncated=len(np.unique(example_ids[too_long])),
+        truncated=len(np.unique(example_ids[too_long])) if too_long.any() else 0,
     )
 
 

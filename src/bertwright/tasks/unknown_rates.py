@@ -46,11 +46,11 @@ class InputCounts:
         if ids.ndim == 2:  # words: their numbers, negative for unknown words with vectors of their own
             ids = ids[:, 0].astype(np.int32)
             ids = np.where(ids < 0, tokenizer.unk_id, ids)
-        unknown = int((ids == tokenizer.unk_id).sum())
-        others = ids[~np.isin(ids, [*tokenizer.special_ids])]
-        tokens = len(others) + unknown
+        unknown = int(np.count_nonzero(ids == tokenizer.unk_id))
+        special = sum(int(np.count_nonzero(ids == number)) for number in {*tokenizer.special_ids})
+        tokens = len(ids) - special + unknown
         unknown = 0 if tokenizer.reads_any_word else unknown
-        continued = int(tokenizer.is_continuation[others[others < tokenizer.vocab_size]].sum())
+        continued = int(np.count_nonzero(tokenizer.is_continuation[ids[ids < tokenizer.vocab_size]]))
         return cls(examples, truncated, tokens - continued, tokens, unknown)
 
     def add(self, more: InputCounts) -> None:
