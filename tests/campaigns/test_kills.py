@@ -44,30 +44,33 @@ class KilledCommand(NamedTuple):
     """Command line in a folder beside the project."""
     output: str
     """What it writes."""
-    can_resume: bool = False
-    """Its run is continued with --resume."""
+    resume: str = ""
+    """The command that continues its run with --resume; empty: it is typed again."""
 
 
 TRAIN = "--train ../project/train.tsv --dev ../project/dev.tsv --model ../project/run/model"
 DATA = "--train ../project/train.conll --dev ../project/dev.conll --model ../project/run/model"
+MODEL = "../project/run/model"
+ROLES = "--columns anchor=first positive=second score=score"
+PAIRS = f"{ROLES} --train ../project/train.csv --dev ../project/dev.csv --model {MODEL}"
 HEADS = "--representations embeddings last --seeds 0 1 --epochs 2 --lstm-size 4 --lstm-layers 1"
 KILLED_COMMANDS = [
     KilledCommand("vocabulary", 20, "vocabulary ../project/text.txt --output new --size 120 --min-frequency 2", "new"),
     KilledCommand(
         "prepare", 20, "prepare ../project/text.txt --vocabulary ../project/vocabulary --store new --workers 1", "new"
     ),
-    KilledCommand("pretrain", 40, f"pretrain --store ../project/store --run new {PRETRAIN}", "new", True),
+    KilledCommand("pretrain", 40, f"pretrain --store ../project/store --run new {PRETRAIN}", "new", "pretrain"),
     KilledCommand(
-        "finetune", 35, f"finetune --task classification {TRAIN} --run new {TUNE} --save-every 2", "new", True
+        "finetune", 35, f"finetune --task classification {TRAIN} --run new {TUNE} --save-every 2", "new", "finetune"
     ),
     KilledCommand(
         "grid",
         25,
         f"grid --task classification {TRAIN} --run new --epochs 1 --batch-sizes 8 --learning-rates 1e-2 1e-3 {CPU}",
         "new",
-        True,
+        "grid",
     ),
-    KilledCommand("probe", 25, f"probe --task tagging {DATA} --run new {HEADS} {CPU}", "new", True),
+    KilledCommand("probe", 25, f"probe --task tagging {DATA} --run new {HEADS} {CPU}", "new", "probe"),
     KilledCommand(
         "predict",
         15,
@@ -87,19 +90,39 @@ KILLED_COMMANDS = [
     ),
     KilledCommand("attention", 10, f"attention ../project/run 'the bear sees' --output new.npz {CPU}", "new.npz"),
     KilledCommand("survey", 10, "survey ../project/text.txt --json new.json", "new.json"),
-]
+    KilledCommand(
+        "vectors", 20, f"finetune --task embedding {PAIRS} --run new {TUNE} --save-every 2", "new", "finetune"
+    ),
+    KilledCommand(
+        "distill", 15, f"distill {MODEL} --layers 0 --texts ../project/lines.txt --run new --batch-size 8 {CPU}", "new",
+        "finetune",
+    ),
+    KilledCommand("static", 5, f"distill {MODEL} --static 8 --run new {CPU}", "new"),
+    KilledCommand("search build", 15, f"search build {MODEL} ../project/lines.txt --index new {CPU}", "new"),
+    KilledCommand(
+        "mine-negatives",
+        10,
+        f"mine-negatives {MODEL} --train ../project/train.csv --columns anchor=first positive=second "
+        f"--corpus ../project/lines.txt --number 2 --output new.jsonl {CPU}",
+        "new.jsonl",
+    ),
+    KilledCommand("word-vectors", 15, "word-vectors ../project/text.txt --output new --size 8 --min-count 1", "new"),
+    KilledCommand("quantize", 5, "quantize ../project/classification new --dev ../project/dev.tsv", "new"),
+    KilledCommand("export", 3, "export ../project/classification new --to onnx", "new"),
+    KilledCommand("report", 5, "report ../project/run --output new.html", "new.html"),
+]  # fmt: skip
 
 
 def next_command(killed: KilledCommand, folder: Path) -> str:
     """Return the command that a user would type now: the same one, or the run's --resume."""
-    has_run = killed.can_resume and (folder / killed.output / "settings.toml").exists()
-    return f"{killed.name} --run {killed.output} --resume" if has_run else killed.command
+    has_run = killed.resume and (folder / killed.output / "settings.toml").exists()
+    return f"{killed.resume} --run {killed.output} --resume" if has_run else killed.command
 
 
 def check_partial(killed: KilledCommand, folder: Path, expected: dict[str, bytes]) -> None:
     """Assert that whatever a killed command has left under a final name is complete."""
     output = folder / killed.output
-    if output.exists() and not killed.can_resume and killed.name != "prepare":
+    if output.exists() and not killed.resume and killed.name != "prepare":
         assert not find_differences(read_results(folder), expected)
     for name in ("model", "train", "held_out"):
         if (output / name).exists():
@@ -127,7 +150,7 @@ def run_trial(
             check_partial(killed, folder, expected)
             continue
         # Killed when its result was in place: the same command again reports that.
-        is_there = outcome.code == 2 and "already exists" in outcome.err and done and not killed.can_resume
+        is_there = outcome.code == 2 and "already exists" in outcome.err and done and not killed.resume
         assert outcome.problem is None, str(outcome)
         assert outcome.code == 0 or is_there, str(outcome)
         if is_there or done == kills or not fault:
