@@ -3,7 +3,7 @@
     python bench/export.py --texts train.1.en.gz --dev STS16.tsv.gz --results bench/results/export.jsonl
 
 The model is all-MiniLM-L6-v2, exported by `bertwright export` into a temporary folder; int8 passes its gate on
-`--dev`. The program calls the methods of `bertwright.load` on all texts (which sorts them by length) and on batches of
+`--dev`, and its verdicts are recorded first; `--rounds 0` records nothing else. Then the program calls the methods of `bertwright.load` on all texts (which sorts them by length) and on batches of
 16 in the order of arrival, in rounds that take turns, so that other programs on the machine slow all alike.
 """
 
@@ -76,7 +76,8 @@ def main() -> None:
                 continue
             models[name] = bertwright.load(Path(folder) / name)
             gates[name] = read_json(Path(folder) / name / "report.json").get("summary", {}).get("gate", "")
-        for what, given_texts in texts.items():
+        append_result(arguments.results, {"gates": gates}, arguments.threads)
+        for what, given_texts in texts.items() if arguments.rounds else ():
             for order, work in (("arrival", embed_as_they_come), ("all at once", Bert.embed)):
                 calls: dict[str, Callable[[], object]] = {
                     name: partial(work, model, given_texts) for name, model in models.items()
@@ -86,7 +87,7 @@ def main() -> None:
                 for name, rate in rates.items():
                     ratio = rate / rates["packed float32"]
                     print(f"| {what} | {order} | {name} | {rate:,.0f} texts/s | {ratio:.2f} |")
-                result = {"texts": what, "order": order, "texts per second": rates, "gates": gates}
+                result = {"texts": what, "order": order, "texts per second": rates}
                 append_result(arguments.results, result, arguments.threads)
 
 
