@@ -3,8 +3,9 @@
     python bench/export.py --texts train.1.en.gz --dev STS16.tsv.gz --results bench/results/export.jsonl
 
 The model is all-MiniLM-L6-v2, exported by `bertwright export` into a temporary folder; int8 passes its gate on
-`--dev`, and its verdicts are recorded first; `--rounds 0` records nothing else. Then the program calls the methods of `bertwright.load` on all texts (which sorts them by length) and on batches of
-16 in the order of arrival, in rounds that take turns, so that other programs on the machine slow all alike.
+`--dev`, whose verdicts are recorded first; `--rounds 0` records nothing else. Then the program calls the methods of
+`bertwright.load` on all texts (which sorts them by length) and on batches of 16 in the order of arrival, in rounds that
+take turns, so that other programs on the machine slow all alike.
 """
 
 from __future__ import annotations

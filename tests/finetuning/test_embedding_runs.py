@@ -143,6 +143,16 @@ def test_sentence_transformers_reads_the_folder(pooling: str, tmp_path: Path, ma
     ]
 
 
+def test_longest_text_of_the_folder_is_the_models(tmp_path: Path, make_run: Make) -> None:
+    folder = finetune(make_run(tmp_path / "run", "texts", epochs=0.5), MUTE)
+    positions = read_json(folder / "config.json")["max_position_embeddings"]
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    assert theirs.max_seq_length == positions < Embedding().max_length
+    expected = theirs.encode("the bear " * positions, show_progress_bar=False)
+    with pytest.warns(UserWarning, match="lose tokens"):
+        np.testing.assert_allclose(bertwright.load(folder).embed("the bear " * positions), expected, atol=1e-6)
+
+
 def test_training_goes_on_from_a_trained_folder_with_its_settings(tmp_path: Path, make_run: Make) -> None:
     options = {"prompts": ("query=the ",), "max_length": 20}
     first = finetune(make_run(tmp_path / "first", "pairs", options, pooling="cls"), MUTE)

@@ -6,12 +6,15 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from bertwright.base.files import read_json
 from bertwright.search import exact_search, vector_index
 from bertwright.search.bm25 import Bm25
 from bertwright.search.exact_search import Vectors, find_nearest
@@ -124,6 +127,25 @@ def test_a_killed_build_goes_on_with_equal_bytes(tmp_path: Path, torn: bool) -> 
                 file.write(b"half a chunk")
     build(tmp_path / "part", documents, make_description())
     assert contents(tmp_path / "part") == contents(tmp_path / "whole")
+
+
+def test_a_build_killed_at_its_end_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    description, documents = replace(make_description(), source="runs/vectors"), make_documents(10)
+    build(tmp_path / "whole", documents, description)
+    real = vector_index.write_json
+
+    def fail_at_the_end(path: Path, value: Any) -> None:
+        if path.name == vector_index.MODEL:
+            raise KeyboardInterrupt
+        real(path, value)
+
+    monkeypatch.setattr(vector_index, "write_json", fail_at_the_end)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "part", documents, description)
+    monkeypatch.setattr(vector_index, "write_json", real)
+    build(tmp_path / "part", documents, description)
+    assert contents(tmp_path / "part") == contents(tmp_path / "whole")
+    assert read_json(tmp_path / "part" / vector_index.MODEL) == "runs/vectors"
 
 
 def test_other_documents_do_not_resume(tmp_path: Path) -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertwright.base.files import read_json, write_json
+from bertwright.base.files import read_json
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.text_display import shorten
 from bertwright.inference.bert import Bert, load_in
 from bertwright.inference.search_index import IndexOptions, SearchIndex, write_index
 from bertwright.inference.search_settings import SearchBuildSettings, SearchQuerySettings
 from bertwright.interop.model_files import model_folder
-from bertwright.search.vector_index import Document, Hit
+from bertwright.search.vector_index import MODEL, Document, Hit
 from bertwright.tables.retrieval_folders import read_documents
 from bertwright.text.decoding import TextCodec
 from bertwright.text.stdin_texts import expand_stdin
 from bertwright.training.context import execution_context
-
-MODEL = "model.json"  # in an index: where its model was
 
 
 def build(settings: SearchBuildSettings, reporter: Reporter = SILENT) -> None:
@@ -25,11 +23,9 @@ def build(settings: SearchBuildSettings, reporter: Reporter = SILENT) -> None:
     with execution_context(settings.device) as context:
         model = load_in(context, model_folder(settings.model))
         documents = (Document(*one) for path in settings.inputs for one in read_documents(path, settings.column))
-        options = IndexOptions(settings.dims, settings.precision, settings.bm25, settings.append)
+        source = str(Path(settings.model).resolve() if Path(settings.model).exists() else settings.model)
+        options = IndexOptions(settings.dims, settings.precision, settings.bm25, settings.append, source)
         number = write_index(model, documents, settings.index, options, reporter)
-    write_json(
-        settings.index / MODEL, str(Path(settings.model).resolve() if Path(settings.model).exists() else settings.model)
-    )
     reporter.record(Line(f"{settings.index}: {number:,} documents"))
     reporter.record(Line(f'bertwright search query {settings.index} "a question"'))
 

@@ -39,6 +39,8 @@ class IndexOptions(NamedTuple):
     precision: Precision
     has_bm25: bool = True
     append: bool = False
+    source: str = ""
+    """As in `IndexDescription`."""
 
 
 class SearchIndex:
@@ -131,7 +133,9 @@ def write_index(
     if dims is not None and not 0 < dims <= size:
         raise ValueError(f"dims: expected 1 to {size}, the numbers of a vector, got {dims}")
     counts, total = InputCounts(), 0
-    description = IndexDescription(describe_model(model), dims or size, options.precision, options.has_bm25)
+    description = IndexDescription(
+        describe_model(model), dims or size, options.precision, options.has_bm25, options.source
+    )
     embed = embed_by_role(model, counts)
     with reporter.progress("embedding", None) as advance:
         for number in build_index(

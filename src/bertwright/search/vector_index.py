@@ -5,6 +5,7 @@
     scales.npy       N float32, of int8: a vector is its whole numbers times its scale
     documents.jsonl  id and text of each document
     ends.npy         N int64, where each line of documents.jsonl ends
+    model.json       where the model was, if it has a folder
 
 Numbers are appended in chunks of documents. `index.json` is written after each chunk and says how much of the files
 counts, so that a killed build goes on with the next chunk. A build has one chunk in memory and, at its end, the
@@ -33,7 +34,7 @@ from bertwright.search.fusion import fuse_rankings
 Precision = Literal["float32", "int8", "both"]
 EmbedDocuments = Callable[[Sequence[str]], Vectors]
 
-INDEX, DOCUMENTS, ENDS = "index.json", "documents.jsonl", "ends.npy"
+INDEX, DOCUMENTS, ENDS, MODEL = "index.json", "documents.jsonl", "ends.npy", "model.json"
 FLOATS, WHOLE, SCALES = "vectors.npy", "vectors_int8.npy", "scales.npy"
 STATE = {  # members of index.json
     "documents": int, "before": int, "digest": str, "complete": bool, "model": dict, "dims": int, "precision": str,
@@ -69,6 +70,8 @@ class IndexDescription:
     dims: int
     precision: Precision
     has_bm25: bool
+    source: str = ""
+    """Folder or name of the model; empty: unknown."""
 
     def files(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
         """Return type and shape of a document's numbers in each .npy file."""
@@ -123,6 +126,8 @@ def build_index(
             raise ValueError(f"{folder}: expected at least {max(done, 1):,} documents, got {total - first:,}")
         if description.has_bm25:
             Bm25.build(document.text for document in read_all(folder, total)).save(folder)
+        if description.source:
+            write_json(folder / MODEL, description.source)
         write_json(folder / INDEX, state | {"complete": True})
 
 

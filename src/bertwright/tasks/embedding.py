@@ -336,8 +336,9 @@ class Embedding(RoleTask[Example, TextVectors]):
         from bertwright.interop.sentence_modules import make_sentence_modules, read_sentence_modules
         from bertwright.models.heads import VectorHead
 
-        source, size = read_sentence_modules(folder), load_config(folder).hidden_size
-        modules = make_sentence_modules(source, self.pooling, size, self.max_length, self.named_prompts)
+        source, config = read_sentence_modules(folder), load_config(folder)
+        length = min(self.max_length, config.max_positions)
+        modules = make_sentence_modules(source, self.pooling, config.hidden_size, length, self.named_prompts)
         return partial(VectorHead, self.head, self.pooling, modules)
 
     def loss(self, output: Any, /, batch: TaskBatch, smoothing: float = 0.0) -> Tensor:
