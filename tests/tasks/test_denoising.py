@@ -13,10 +13,13 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 
 from bertwright.interop.huggingface import start_task_model
 from bertwright.tables.text_roles import TextRow
-from bertwright.tasks import denoising
 from bertwright.tasks.collation import collate
 from bertwright.tasks.embedding import Embedding
+from bertwright.tasks.encoded import Encoded
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
+from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from small_runs import LOCATIONS, NOUNS, VERBS
 
 TEXTS = [f"the {noun} {verb} the {other} in the {place}" for noun, other, verb, place in
@@ -62,12 +65,13 @@ def test_loss_and_gradients_equal_sentence_transformers(one_layer_folder: Path) 
     model.head.load_state_dict(states)
 
     texts = [text.strip() for text in TEXTS]
-    damaged = [denoising.delete_words(text, number) for number, text in enumerate(texts)]
-    features = [theirs.preprocess(given) for given in (damaged, texts)]
+    tokenizer = open_tokenizer(one_layer_folder)
+    whole = task.encode([TextRow(text, "") for text in texts], tokenizer)
+    encoded, items = task.step_input(whole, np.arange(len(texts)), step=3, seed=1)
+    batch = collate(encoded, items)
+    features = [theirs.preprocess(given) for given in (read_words(encoded, tokenizer), texts)]
     expected = loss.train()(features, None)
     expected.backward()
-    encoded = task.encode([TextRow(text, "") for text in texts], open_tokenizer(one_layer_folder))
-    batch = collate(encoded, np.arange(len(texts)))
     value = task.loss(model.train()(batch), batch) / batch.num_labels
     value.backward()  # type: ignore[no-untyped-call]
     torch.testing.assert_close(value.detach(), expected.detach(), atol=1e-6, rtol=0)
@@ -83,10 +87,36 @@ def test_loss_and_gradients_equal_sentence_transformers(one_layer_folder: Path) 
         torch.testing.assert_close(ours.grad.to_dense(), other.grad, atol=1e-6, rtol=0)
 
 
+def read_words(encoded: Encoded, tokenizer: TextTokenizer) -> list[str]:
+    """Return the words that a model reads of each text."""
+    parts = np.split(encoded.input_ids, encoded.starts[1:-1])
+    return [" ".join(map(tokenizer.token, ids[1:-1])).replace(" ##", "") for ids in parts]
+
+
 def test_six_of_ten_words_are_deleted_and_one_stays() -> None:
-    text = " ".join(map(str, range(200)))
-    remaining = [denoising.delete_words(text, number).split() for number in range(50)]
-    assert 0.37 < np.mean([len(words) for words in remaining]) / 200 < 0.43
-    assert all(words == sorted(words, key=int) for words in remaining)
-    assert len({tuple(words) for words in remaining}) == 50
-    assert [denoising.delete_words("bear wolf", number) for number in range(50)].count("") == 0
+    words = [f"{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(200)]
+    tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *dict.fromkeys(words), "##x"], lowercase=True)
+    long, short = " ".join(f"{word}x" for word in words), "aa ab"
+    task = Embedding(vector_loss="tsdae", max_length=512)
+    encoded = task.encode([TextRow(text, "") for text in (long, short, "aa", "")], tokenizer)
+    counts, found = [], set()
+    for step in range(50):
+        given, items = task.step_input(encoded, np.array([3, 0, 1, 2]), step, seed=0)
+        empty, remaining, one, single = read_words(given, tokenizer)
+        assert (empty, single) == ("", "aa")
+        assert one in ("aa", "ab", short)
+        assert remaining.split() == [word for word in long.split() if word in remaining.split()]  # whole, in order
+        assert len(items) == 4
+        np.testing.assert_array_equal(given.labels[: given.label_counts[0]], encoded.labels[-1:, :2])
+        counts.append(len(remaining.split()))
+        found.add(remaining)
+    assert 0.37 < np.mean(counts) / 200 < 0.43
+    assert len(found) == 50  # every step deletes others
+
+
+def test_a_step_reads_the_same_words_again() -> None:
+    tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefgh"], lowercase=True)
+    task = Embedding(vector_loss="tsdae")
+    encoded = task.encode([TextRow("a b c d e f g h", ""), TextRow("b c", "")], tokenizer)
+    first, again = (task.step_input(encoded, np.array([1, 0]), step=7, seed=2)[0] for _ in range(2))
+    assert read_words(first, tokenizer) == read_words(again, tokenizer)

@@ -276,7 +276,8 @@ def make_spec(state: FinetuneState, settings: FinetuneSettings, context: Executi
             if contrast is not None:
                 in_step = int(encoded.item_lengths[items].sum())
                 size = choose_micro_batch_tokens(context, state.model.config, in_step)
-            made = split_step(encoded, items, step, settings.seed, size, ranks)
+            given, chosen = state.task.step_input(encoded, items, step, settings.seed)
+            made = split_step(given, chosen, step, settings.seed, size, ranks)
             yield [batch.to(context.device) for batch in made]
 
     def loss(batch: TaskBatch) -> LossOutput:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bertwright.base.example_order import uniform
-from bertwright.base.ragged import positions_from_lengths
-from bertwright.base.seeding import TaskStream, derive_key
-from bertwright.tasks.encoded import Encoded
+from bertwright.base.ragged import flat_ranges, offsets_from_lengths, positions_from_lengths
+from bertwright.tasks.encoded import Encoded, Ints
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -26,29 +25,44 @@ DELETED = 0.6  # share of the words
 WEIGHTS = "decoder.safetensors"  # in a model folder; other programs leave it alone
 
 
-def delete_words(text: str, number: int) -> str:
-    """Return a text without a random share of its words; at least one stays. `number`: of the text.
-
-    >>> delete_words("the bear sees the wolf in the forest", 1), delete_words("bear", 1)
-    ('bear sees the the', 'bear')
-    """
-    words = text.split()
-    draws = uniform(np.arange(len(words)), derive_key(0, TaskStream.WORDS, number))
-    remaining = [word for word, draw in zip(words, draws, strict=True) if draw >= DELETED]
-    return " ".join(remaining or [words[int(draws.argmax())]] if words else [])
-
-
 def encode_denoising(texts: Sequence[str], tokenizer: TextTokenizer, lowercase: bool, max_length: int) -> Encoded:
-    """Encode damaged texts; labels: the tokens of the whole texts behind [CLS], and the place of each, from 0."""
-    damaged = [delete_words(text, number) for number, text in enumerate(texts)]
-    read, whole = (
-        encode_segments([SegmentTokens.of_typed(given, tokenizer, lowercase)], NO_LABELS, tokenizer, max_length)
-        for given in (damaged, texts)
-    )
+    """Encode whole texts; labels: their tokens behind [CLS], the place of each, from 0, and the number of its word."""
+    content = SegmentTokens.of_typed(texts, tokenizer, lowercase)
+    whole = encode_segments([content], NO_LABELS, tokenizer, max_length)
     counts = whole.lengths - 1
     ids = np.delete(whole.input_ids, whole.starts[:-1]).astype(np.int64)
-    labels = np.stack([ids, positions_from_lengths(counts)], axis=1)
-    return replace(read, labels=labels, label_counts=counts, truncated=whole.truncated)
+    words = np.cumsum(~tokenizer.is_continuation[ids])
+    labels = np.stack([ids, positions_from_lengths(counts), words], axis=1)
+    return replace(whole, labels=labels, label_counts=counts)
+
+
+def delete_words(encoded: Encoded, items: Ints, key: int) -> Encoded:
+    """Return some texts of `encode_denoising` without a random share of their words; at least one stays.
+
+    The labels keep the tokens of the whole texts and their places. `key`: of the random numbers.
+    """
+    lengths = encoded.lengths[items]
+    first = offsets_from_lengths(lengths)
+    tokens = flat_ranges(encoded.starts[items], lengths)
+    labels = encoded.labels[flat_ranges(encoded.label_starts[items], encoded.label_counts[items])]
+    is_special = np.zeros(len(tokens), dtype=np.bool_)
+    is_special[first[:-1]] = is_special[first[1:] - 1] = True
+    draws = uniform(np.insert(labels[:, 2], first[:-1] - np.arange(len(items)), 0), key)  # one per word
+    draws[is_special] = -1
+    largest = np.repeat(np.maximum.reduceat(draws, first[:-1]), lengths)  # its word stays in any case
+    stays = is_special | (draws >= DELETED) | (draws == largest)
+    types = encoded.token_type_ids
+    return replace(
+        encoded,
+        input_ids=encoded.input_ids[tokens][stays],
+        token_type_ids=None if types is None else types[tokens][stays],
+        lengths=np.add.reduceat(stays, first[:-1], dtype=np.int64),
+        example_ids=np.arange(len(items)),
+        positions=np.zeros(len(items), dtype=np.int32),
+        position_counts=np.ones(len(items), dtype=np.int64),
+        labels=labels[:, :2],
+        label_counts=encoded.label_counts[items],
+    )
 
 
 def add_decoder(model: EncoderForTask, seed: int, folder: Path | None) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from bertwright.base.seeding import TaskStream, derive_key
 from bertwright.base.settings import check_not_str, did_you_mean
 from bertwright.base.text_display import shorten
 from bertwright.metrics.example_scores import ExampleScores
@@ -21,7 +22,7 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.neighbours import find_retrieval_folder
 from bertwright.tables.retrieval_folders import read_retrieval_folder
 from bertwright.tables.text_roles import TextRow, read_text_table
-from bertwright.tasks.denoising import add_decoder, encode_denoising
+from bertwright.tasks.denoising import add_decoder, delete_words, encode_denoising
 from bertwright.tasks.embedding_batches import (
     ANCHOR,
     NEGATIVE,
@@ -289,6 +290,11 @@ class Embedding(RoleTask[Example, TextVectors]):
         else:
             order = FileOrder.of(as_rows(examples), self.weights)
         return partial(order.step_rows, batch_size, seed=seed)
+
+    def step_input(self, encoded: Encoded, items: Ints, step: int, seed: int) -> tuple[Encoded, Ints]:
+        if self.vector_loss != "tsdae":
+            return encoded, items
+        return delete_words(encoded, items, derive_key(seed, TaskStream.WORDS, step)), np.arange(len(items))
 
     def whole_batch_loss(self, examples: Sequence[Example]) -> Callable[[Tensor, Tensor], LossOutput] | None:
         if self.vector_loss == "tsdae":

@@ -270,6 +270,10 @@ class Task(ABC, Generic[E, P]):
         """Return a function of a step, from 0, that returns the step's items; called once per run."""
         return partial(step_items, encoded.num_items, batch_size, seed=seed)
 
+    def step_input(self, encoded: Encoded, items: Ints, step: int, seed: int) -> tuple[Encoded, Ints]:
+        """Return what a step reads: items of encoded examples, by default as they were encoded."""
+        return encoded, items
+
     def whole_batch_loss(self, examples: Sequence[E]) -> Callable[[Tensor, Tensor], LossOutput] | None:
         """Return the `loss` of a `WholeBatchLoss` for a run on these examples; None for a loss of single items.
 
