@@ -15,9 +15,9 @@ import torch
 
 from bertwright.base.files import read_json
 from bertwright.inference.bert import Bert, open_in
-from bertwright.inference.search_commands import MODEL
 from bertwright.inference.search_index import SearchIndex
 from bertwright.kernels.cpu import trim_malloc
+from bertwright.search.vector_index import MODEL
 from bertwright.serving.errors import HttpError
 from bertwright.serving.model_methods import ALL_METHODS, METHODS, Counts, embedding_length, task_length
 from bertwright.serving.serve_settings import ServeSettings
