@@ -28,7 +28,7 @@ from campaign import (
     scale,
     summarize,
 )
-from test_kills import KILLED_COMMANDS, KilledCommand, check_partial, next_command
+from test_kills import KILLED_COMMANDS, KilledCommand, check_partial, is_reported, next_command
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ def finish(
     """Run a command again after its fault; assert that its result is that of an undisturbed one."""
     if failed.code:
         outcome = commands(next_command(killed, folder), folder)
-        is_there = "already " in outcome.err and (folder / killed.output).exists()
+        is_there = is_reported(outcome.err) and (folder / killed.output).exists()
         assert outcome.code == 0 or is_there, f"after {failed}\n{outcome}"
     assert not find_differences(read_results(folder), expected), str(failed)
     assert not find_temporaries(folder), str(failed)

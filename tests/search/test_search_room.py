@@ -129,6 +129,23 @@ def test_a_killed_build_goes_on_with_equal_bytes(tmp_path: Path, torn: bool) -> 
     assert contents(tmp_path / "part") == contents(tmp_path / "whole")
 
 
+def test_a_build_killed_in_its_first_chunk_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(tmp_path / "whole", make_documents(10), make_description())
+    real = vector_index._open_at
+
+    def fail_at_the_vectors(path: Path, start: int | None) -> Any:
+        if path.name == vector_index.FLOATS:
+            raise KeyboardInterrupt
+        return real(path, start)
+
+    monkeypatch.setattr(vector_index, "_open_at", fail_at_the_vectors)
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "part", make_documents(10), make_description())
+    monkeypatch.setattr(vector_index, "_open_at", real)
+    build(tmp_path / "part", make_documents(10), make_description())
+    assert contents(tmp_path / "part") == contents(tmp_path / "whole")
+
+
 def test_a_build_killed_at_its_end_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     description, documents = replace(make_description(), source="runs/vectors"), make_documents(10)
     build(tmp_path / "whole", documents, description)

@@ -1,4 +1,4 @@
-"""Pre-training of DistilBERT, ALBERT and MPNet: from random weights and a folder's, resumed to the bit."""
+"""Pre-training of DistilBERT, ALBERT and MPNet, resumed to the bit, and by masked LM of what has its head."""
 
 from __future__ import annotations
 
@@ -78,3 +78,26 @@ def test_its_objective_is_the_masked_lm_of_single_texts(name: str, store: Path, 
     assert isinstance(objective, FamilyMaskedLM)
     with pytest.raises(ValueError, match="segments is 'pair'"):
         make_settings(tmp_path / "run", store, {"architecture": name}, data={"segments": "pair"})
+
+
+@pytest.mark.parametrize("name", ["distilbert", "electra"])
+def test_masked_lm_continues_from_any_model_with_its_head(name: str, store: Path, tmp_path: Path) -> None:
+    tokenizer = open_tokenizer(store / "tokenizer")
+    theirs = FAMILIES[name].build("ForMaskedLM", vocab_size=tokenizer.vocab_size)
+    tokenizer.save(save(theirs, tmp_path / "theirs"), max_length=24)
+    start, single = {"init": str(tmp_path / "theirs")}, {"max_length": 24, "batch_size": 8, "objective": "mlm"}
+    continued = pretrain(make_settings(tmp_path / "run", store, start, steps=4, data=single))
+    opened = transformers.AutoModelForMaskedLM.from_pretrained(continued)
+    assert opened.config.model_type == name
+    left = single | {"objective": "ltr"}
+    with pytest.raises(ValueError, match=f"expected a BERT, got model_type {name}"):
+        pretrain(make_settings(tmp_path / "left", store, start, data=left))
+
+
+def test_masked_lm_does_not_continue_from_an_electra_that_finds_replaced_tokens(store: Path, tmp_path: Path) -> None:
+    tokenizer = open_tokenizer(store / "tokenizer")
+    theirs = FAMILIES["electra"].build("ForPreTraining", vocab_size=tokenizer.vocab_size)
+    tokenizer.save(save(theirs, tmp_path / "theirs"), max_length=24)
+    single = {"max_length": 24, "batch_size": 8, "objective": "mlm"}
+    with pytest.raises(ValueError, match="or a model with .*, got model_type electra"):
+        pretrain(make_settings(tmp_path / "run", store, {"init": str(tmp_path / "theirs")}, data=single))

@@ -42,10 +42,12 @@ class SequenceStates(ABC):
         """Reduce T × … (B × N × …) values to B × …, without padding; `how`: "sum", "mean" or "max"."""
 
     @abstractmethod
-    def first(self) -> Tensor: ...
+    def first(self) -> Tensor:
+        """Return the state of each sequence's first token, B × H."""
 
     @abstractmethod
-    def last(self) -> Tensor: ...
+    def last(self) -> Tensor:
+        """Return the state of each sequence's last token, B × H."""
 
     def weighted_mean(self) -> Tensor:
         """Return the mean with the weight n for the n-th token (SGPT)."""

@@ -115,8 +115,6 @@ class StepTexts:
     """Sequences of the whole step."""
     num_predictions: int
     """Sum of the counts of the whole step."""
-    num_tokens: int
-    """Tokens of the whole step, special ones included."""
     mask_key: int
     """Key from which the step's random choices of tokens derive."""
     dropout_key: int
@@ -292,7 +290,6 @@ class StoreExamples(StoreData, Generic[B]):
             is_whole=len(sequences) == len(layout.lengths),
             num_sequences=len(layout.lengths),
             num_predictions=int(layout.counts.sum()),
-            num_tokens=int(layout.lengths.sum()),
             mask_key=derive_key(seed, Stream.MASK, step),
             dropout_key=derive_key(seed, Stream.DROPOUT, step),
             settings=self.settings,

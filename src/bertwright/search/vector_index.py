@@ -7,9 +7,9 @@
     ends.npy         N int64, where each line of documents.jsonl ends
     model.json       where the model was, if it has a folder
 
-Numbers are appended in chunks of documents. `index.json` is written after each chunk and says how much of the files
-counts, so that a killed build goes on with the next chunk. A build has one chunk in memory and, at its end, the
-postings of BM25. N documents, D numbers per vector.
+Numbers are appended in chunks of documents. `index.json` is written before the first chunk and after each, and says
+how much of the files counts, so that a killed build goes on with the next chunk. A build has one chunk in memory and,
+at its end, the postings of BM25. N documents, D numbers per vector.
 """
 
 from __future__ import annotations
@@ -118,7 +118,10 @@ def build_index(
                 raise ValueError(f"{folder}: an unfinished index of other documents; give the same, or delete it")
             if total - first <= done:
                 continue
-            _append(folder, description, state["documents"], chunk, embed([document.text for document in chunk]))
+            vectors = embed([document.text for document in chunk])
+            if not state["documents"]:
+                write_json(folder / INDEX, state)
+            _append(folder, description, state["documents"], chunk, vectors)
             state |= {"documents": total, "digest": digest}
             write_json(folder / INDEX, state)
             yield total

@@ -205,9 +205,10 @@ class BertEncoder(TextEncoder):
         """
         batch, positions = self.to_reading_order(batch, positions)
         hidden, packing = self.embed(batch), batch.packing
-        *layers, last = self.stack()
-        if (tensors := self.int8_tensors()) is not None:
-            return self.run_int8(hidden, tensors, packing, positions)
+        *layers, last = stack = self.stack()
+        if (tensors := self.int8_tensors(stack)) is not None:
+            bias = stack[0].position_bias(packing.max_seqlen)
+            return self.run_int8(hidden, tensors, bias, packing, positions)
         if self.layer_type is Layer and self.config.activation != "relu" and can_fuse(hidden, self.shape):
             parameters = [parameter for layer in (*layers, last) for parameter in layer_parameters(layer)]
             if are_fusable(parameters):
@@ -221,17 +222,17 @@ class BertEncoder(TextEncoder):
             hidden = layer(hidden, packing)
         return cast(Tensor, last(hidden, packing, positions))
 
-    def int8_tensors(self) -> tuple[list[Int8Weight], list[Tensor]] | None:
-        """Return weights and vectors of all layers for `make_stack`; None unless one native call can compute them.
+    def int8_tensors(self, layers: Sequence[Layer]) -> tuple[list[Int8Weight], list[Tensor]] | None:
+        """Return the layers' weights and vectors for `make_stack`; None unless one native call can compute them all.
 
-        Reads the dictionaries of the modules: their attributes would take a tenth of the time of one short text.
+        Reads the modules' dictionaries, because attributes of modules are slow to read.
         """
         if self.training or int8_isa() is None or not head_size_vectorizable(self.config.head_size):
             return None
         weights: list[Int8Weight] = []
         biases: list[Tensor] = []
         norms: list[Tensor] = []
-        for layer in self.stack():
+        for layer in layers:
             parts = cast(dict[str, nn.Module], layer._modules)
             for name in LINEAR_NAMES:
                 linear = parts[name]
@@ -247,12 +248,15 @@ class BertEncoder(TextEncoder):
         self,
         hidden: Tensor,
         tensors: tuple[list[Int8Weight], list[Tensor]],
+        bias: Tensor | None,
         packing: Packing,
         positions: Tensor | None,
     ) -> Tensor:
-        """Compute all layers in int8 by one native call; the bits are as in `Layer.forward` but for GELU's."""
+        """Compute all layers in int8 by one native call; the bits are as in `Layer.forward` but for GELU's.
+
+        `tensors`: of `int8_tensors`; `bias`: of `Layer.position_bias`.
+        """
         (weights, vectors), config = tensors, self.config
-        bias = self.stack()[0].position_bias(packing.max_seqlen)
         args = Int8EncoderArgs(
             cu_seqlens=packing.cu_seqlens,
             positions=None if positions is None else positions.contiguous(),

@@ -8,7 +8,7 @@ R tokens that are read, H hidden size.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -44,21 +44,6 @@ class ElectraConfig(ProjectedConfig):
 
     def with_dropout(self, rate: float) -> Self:
         return replace(super().with_dropout(rate), choice_dropout=rate)
-
-    @property
-    def generator(self) -> Self:
-        """The configuration of a generator of a quarter of the size: as many layers, a quarter as wide (section 3.2).
-
-        Raises ValueError for sizes that have no quarter.
-        """
-        hidden, intermediate, heads = self.hidden_size // 4, self.intermediate_size // 4, max(1, self.num_heads // 4)
-        if self.hidden_size % 4 or self.intermediate_size % 4 or hidden % heads:
-            raise ValueError(
-                f"hidden_size = {self.hidden_size}, intermediate_size = {self.intermediate_size}: expected multiples "
-                "of 4, as the generator has a quarter of each; choose others"
-            )
-        sizes: Any = {"hidden_size": hidden, "intermediate_size": intermediate, "num_heads": heads}
-        return replace(self, is_generator=True, **sizes)
 
     @property
     def has_projection(self) -> bool:
@@ -126,19 +111,6 @@ class ElectraGenerator(MaskedLanguageModel):
 
     def add_heads(self, config: BertConfig) -> None:
         super().add_heads(replace(config, activation="gelu"))
-
-
-class ElectraForPretraining(EncoderModel):
-    """A discriminator with its generator, which gets the same embeddings (section 3.2); only the projections differ."""
-
-    encoder: ElectraEncoder
-    config: ElectraConfig
-
-    def __init__(self, discriminator: ElectraDiscriminator, generator: ElectraGenerator) -> None:
-        super().__init__(discriminator.encoder)
-        self.replaced_token, self.generator = discriminator.replaced_token, generator
-        shared, own = self.encoder.embeddings, generator.encoder.embeddings
-        own.word, own.position, own.token_type, own.norm = shared.word, shared.position, shared.token_type, shared.norm
 
 
 def build_electra(config: ElectraConfig) -> ElectraDiscriminator | ElectraGenerator:
