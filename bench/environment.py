@@ -213,10 +213,13 @@ def _questions(text: str, number: int) -> str:
     return json.dumps(root)
 
 
-def multiply(model: nn.Module, tokens: int, trains: bool) -> None:
-    """Compute the product of each linear layer on `tokens` random rows and, if `trains`, those of its gradients."""
+def multiply(model: nn.Module, tokens: int, trains: bool, dtype: torch.dtype = torch.float32) -> None:
+    """Compute the product of each linear layer on `tokens` random rows and, if `trains`, those of its gradients.
+
+    `dtype`: of the rows, in which our linear layers multiply.
+    """
     linears = [module for module in model.modules() if isinstance(module, Linear)]
-    rows = {size: torch.randn(tokens, size) for size in {linear.weight.shape[1] for linear in linears}}
+    rows = {size: torch.randn(tokens, size, dtype=dtype) for size in {linear.weight.shape[1] for linear in linears}}
     for linear in linears:
         given = rows[linear.weight.shape[1]]
         if trains:

@@ -7,7 +7,7 @@ sentences of STS-B, mixed ones cut or joined from them to 4 to 250 words, 32 a c
 take turns, each in a process of its own, with a pause between turns: threads of these libraries go on spinning for up
 to 0.2 s when a call is done, and in one process they slowed whoever came next to a quarter.
 
-- own int8 and float32, packed;
+- own int8 and float32, packed, and bfloat16 where the machine multiplies it;
 - OpenVINO and ONNX Runtime with nncf's int8, all layers, whatever the gate would say: the graphs that
   `bertwright export` makes, and ONNX Runtime's own dynamic int8; made in FOLDER once, in the first call;
 - where `ctranslate2` can be imported, CTranslate2, which removes padding, too, in int8 and float32, with the fast
@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import torch
 import transformers
 
 import bertwright
@@ -45,13 +46,14 @@ from bertwright.exporting.int8_graph import has_vnni, layer_names, quantize_grap
 from bertwright.inference.exported_folder import FILES
 from bertwright.interop.checksums import write_checksums
 from bertwright.kernels.ffi import int8_isa
+from bertwright.training.context import supports_bfloat16
 from embedding import DEFAULT, Array, Contender, pairs
 from environment import RESULTS, append_result, make_parser, minilm, use_threads
 
 PAUSE = 0.3  # seconds
 Vectors = dict[str, Array]
 CALIBRATED = 100  # texts from which the ranges of static int8 are measured
-OWN, FLOAT32 = "own int8", "own float32"
+OWN, FLOAT32, BFLOAT16 = "own int8", "own float32", "own bfloat16"
 
 
 def by_calls(embed: Contender, texts: Sequence[str]) -> Array:
@@ -139,7 +141,9 @@ def open_contender(name: str, folder: Path, threads: int) -> None:
     if name.startswith("CTranslate2"):
         _embed = CTranslate2(folder, name.split()[1], threads)
     else:
-        dtypes: dict[str, Literal["float32", "int8"]] = {OWN: "int8", FLOAT32: "float32"}
+        dtypes: dict[str, Literal["float32", "bfloat16", "int8"]] = {
+            OWN: "int8", FLOAT32: "float32", BFLOAT16: "bfloat16",
+        }  # fmt: skip
         _embed = bertwright.load(folder, "cpu", dtype=dtypes.get(name)).embed
 
 
@@ -181,6 +185,8 @@ def main() -> None:
     model = minilm() if chosen.model == "minilm" else make_base(chosen.folder / "base")
     graphs = make_graphs(model, chosen.folder / f"{chosen.model} graphs", short)
     folders = {OWN: model, FLOAT32: model, **graphs}
+    if supports_bfloat16(torch.device("cpu")):
+        folders[BFLOAT16] = model
     if find_spec("ctranslate2"):
         folders |= dict.fromkeys(("CTranslate2 int8", "CTranslate2 float32"), model)
     start = partial(ProcessPoolExecutor, 1, get_context("spawn"), open_contender)

@@ -1,22 +1,25 @@
-"""Training of the recurrent models in float32 and in bfloat16: time of a step, and held-out scores after some steps.
+"""Training of the recurrent models in float32 and bfloat16, with and without `csrc/lstm.h`: time and held-out scores.
 
     python bench/recurrent_layers.py --store STORE --data shared/data [--systems elmo cove ulmfit tagger] [--steps 100]
 
 Single layers, then whole models. elmo: the bidirectional language model `mini` on STORE, a prepared text of words,
 64 texts of up to 32 words a step; ulmfit: the AWD-LSTM `mini` on STORE, 32 streams of 70 words; cove: the translation
 model `tiny` on Multi30k, 2,000 tokens; tagger: the BiLSTM-CNN-CRF on CoNLL-2003, 32 sentences. Whole steps with loss
-and optimizer, one thread, the same first weights and batches, a step of each dtype in turn. Time is the CPU time of the
-process, since other programs may run on the machine: the median, and the median ratio with its 10th and 90th
-percentile.
+and optimizer, one thread, the same first weights and batches, a step of each way in turn: float32, bfloat16 with
+PyTorch's operations between the products, bfloat16 with the native recurrence. Time is the CPU time of the process,
+since other programs may run on the machine: the median, and the median ratio to the native recurrence with its 10th and
+90th percentile.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -46,7 +49,8 @@ LAYERS = {  # directions, sequences, words of each, inputs, cells, states
     "tagger, 10 sentences": (2, 10, 15, 130, 200, 200),
     "32 states, 8 sentences": (2, 8, 10, 32, 32, 32),
 }
-DTYPES = (torch.float32, torch.bfloat16)
+WAYS = {"float32": torch.float32, "bfloat16, PyTorch": torch.bfloat16, "bfloat16": torch.bfloat16}
+NATIVE = "bfloat16"
 SYSTEMS = ("elmo", "ulmfit", "cove", "tagger")
 SCORES = ("loss", "f1")
 WARM_UP = 3  # steps that are not timed
@@ -88,38 +92,48 @@ def compare_layers(rounds: int) -> None:
         by_inputs, *others = ((0.05 * torch.randn(shape)).requires_grad_() for shape in shapes)
         weights = LstmWeights(by_inputs.unbind(), *others)
         words = torch.randn(directions, sequences * length, inputs, requires_grad=True)
-        times: list[list[float]] = [[], []]
+        times: dict[str, list[float]] = {way: [] for way in WAYS}
         for _ in range(1 + rounds):
-            for dtype, seconds in zip(DTYPES, times, strict=True):
-                started = time.process_time()
-                values = run_layer(words.to(dtype), weights, [sequences] * length, NO_CLIPS)
-                torch.autograd.backward(values.states.sum())
-                seconds.append(time.process_time() - started)
-        print(f"| {' | '.join([name, *format_times(*(np.array(seconds[1:]) for seconds in times))])} |", flush=True)
+            for way, dtype in WAYS.items():
+                with recurrence(way):
+                    started = time.process_time()
+                    values = run_layer(words.to(dtype), weights, [sequences] * length, NO_CLIPS)
+                    torch.autograd.backward(values.states.sum())
+                    times[way].append(time.process_time() - started)
+        print(f"| {' | '.join([name, *format_times({way: times[way][1:] for way in WAYS})])} |", flush=True)
 
 
-def format_times(slow: np.ndarray, fast: np.ndarray) -> list[str]:
-    """Return the medians in milliseconds, and the ratio with its percentiles."""
-    low, median, high = np.percentile(slow / fast, (10, 50, 90))
-    ms = [f"{1e3 * np.median(seconds):.1f}" for seconds in (slow, fast)]
-    return [*ms, f"{median:.2f} ({low:.2f} to {high:.2f})"]
+def recurrence(way: str) -> AbstractContextManager[Any]:
+    """Return a context in which LSTMs are computed in a way."""
+    if way == NATIVE:
+        return nullcontext()
+    return patch("bertwright.models.packed_lstm.uses_native_lstm", return_value=False)
+
+
+def format_times(times: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return the medians in milliseconds, and the other ways' ratios to the native one with their percentiles."""
+    native = np.array(times[NATIVE])
+    ms = [f"{1e3 * np.median(seconds):.1f}" for seconds in times.values()]
+    ratios = [np.percentile(np.array(times[way]) / native, (50, 10, 90)) for way in WAYS if way != NATIVE]
+    return [*ms, *("{:.2f} ({:.2f} to {:.2f})".format(*found) for found in ratios)]
 
 
 def compare(system: str, options: argparse.Namespace) -> None:
-    """Train in both dtypes, in turn; print a row."""
-    specs = [open_spec(system, dtype, options) for dtype in DTYPES]
-    runs = []
-    for spec in specs:
+    """Train in each way, in turn; print a row."""
+    specs = {way: open_spec(system, dtype, options) for way, dtype in WAYS.items()}
+    runs = {}
+    for way, spec in specs.items():
         spec.model.train()
-        runs.append(train_steps(spec.loss, spec.batches(0), spec.optimizer, spec.schedule))
-    times: list[list[float]] = [[], []]
+        runs[way] = train_steps(spec.loss, spec.batches(0), spec.optimizer, spec.schedule)
+    times: dict[str, list[float]] = {way: [] for way in WAYS}
     for _ in range(options.steps):
-        for run, seconds in zip(runs, times, strict=True):
-            started = time.process_time()
-            next(run)
-            seconds.append(time.process_time() - started)
-    timed = format_times(*(np.array(seconds[WARM_UP:]) for seconds in times))
-    scores = [format_scores(spec.evaluate()) if spec.evaluate else "" for spec in specs]
+        for way, run in runs.items():
+            with recurrence(way):
+                started = time.process_time()
+                next(run)
+                times[way].append(time.process_time() - started)
+    timed = format_times({way: times[way][WARM_UP:] for way in WAYS})
+    scores = [format_scores(spec.evaluate()) if spec.evaluate else "" for spec in specs.values()]
     print(f"| {' | '.join([system, *timed, *scores])} |", flush=True)
 
 
@@ -138,11 +152,12 @@ def main() -> None:
     use_threads(1)
     keep_printed(__file__, 1)
     print(describe_machine(1))
+    columns = f"{' | '.join(f'{way}, ms' for way in WAYS)} | float32 / native | PyTorch / native"
     if options.rounds:
-        print("| one layer, forward and backward | float32, ms | bfloat16 | ratio |\n|---|---:|---:|---|")
+        print(f"| one layer, forward and backward | {columns} |\n|---|---:|---:|---:|---|---|")
         compare_layers(options.rounds)
-    print(f"| {options.steps} steps | float32, ms a step | bfloat16 | ratio | held out, float32 | bfloat16 |")
-    print("|---|---:|---:|---|---|---|")
+    print(f"| {options.steps} steps | {columns} | {' | '.join(f'held out, {way}' for way in WAYS)} |")
+    print("|---|---:|---:|---:|---|---|---|---|---|")
     for system in options.systems:
         compare(system, options)
 

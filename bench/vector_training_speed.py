@@ -5,10 +5,11 @@
 
 captions: two English captions of each photograph. squad: questions and their paragraphs, up to 256 tokens. The recipe
 is the same on every side: in-batch negatives (MultipleNegativesRankingLoss, scale 20), 64 pairs per step, dropout 0.1,
-AdamW (theirs fused), clipping at 1.0, float32; texts are tokenized within the time by theirs, beforehand by ours.
+AdamW (theirs fused), clipping at 1.0; texts are tokenized within the time by theirs, beforehand by ours.
 
-sentence-transformers runs as documented, in random order, and at its best settings: batches of similar length (sorted
-among 50 batches), thresholds of malloc and huge pages. Its step is its trainer's in a plain loop. Contenders are
+sentence-transformers runs as documented, in random order and float32, and at its best settings: batches of similar
+length (sorted among 50 batches), thresholds of malloc and huge pages, and autocast to bfloat16 if --dtype says so, in
+which we and the products compute, too. Its step is its trainer's in a plain loop. Contenders are
 processes of their own and take turns, one block of steps each, with the same pairs in a block (`finetuning.py`); the
 first round is not counted, and ratios are taken within a round. A fourth process computes the products of the linear
 layers alone, forward and backward, with as many rows as our steps have tokens: sentence-transformers beside it is the
@@ -62,6 +63,7 @@ from environment import (
 from pretraining import MEMORY
 
 BATCH, GROUPED, PAIRS, RATE = 64, 50, 3_200, 8e-5
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PRODUCTS = "products of the linear layers alone"
 CONTENDERS: dict[str, tuple[str, dict[str, str]]] = {
     "sentence-transformers, as documented": ("theirs", {}),
@@ -104,7 +106,7 @@ def ours(chosen: argparse.Namespace, stack: ExitStack) -> Block:
     folder = stack.enter_context(TemporaryDirectory())
     table = {
         "run": f"{folder}/run", "task": {"task": "embedding"}, "model": str(minilm()), "batch_size": BATCH,
-        "device": {"device": "cpu", "dtype": "float32", "threads": chosen.threads}, "epochs": 1000.0,
+        "device": {"device": "cpu", "dtype": chosen.dtype, "threads": chosen.threads}, "epochs": 1000.0,
         "optimizer": {"learning_rate": RATE}, "tuning": {"dropout": 0.1},
     }  # fmt: skip
     settings = from_table(FinetuneSettings, table, "table")
@@ -126,13 +128,13 @@ def products(chosen: argparse.Namespace, stack: ExitStack) -> Block:
     """Compute the products of the linear layers and of their gradients, with as many rows as a step has tokens."""
     pairs = read_pairs(chosen.study)
     lengths = measure_lengths(pairs)
-    bert = bertwright.load(minilm(), "cpu")
+    bert = bertwright.load(minilm(), "cpu", dtype=chosen.dtype)
     rows = [text for pair in pairs for text in pair.texts]
     sizes = np.array([min(len(ids), 256) for ids in bert.tokenizer.encode_ids(rows)]).reshape(-1, 2).sum(1)
 
     def block(number: int) -> float:
         for step in block_rows(lengths, number, chosen.steps, False):
-            multiply(bert.model.encoder, int(sizes[step].sum()), True)
+            multiply(bert.model.encoder, int(sizes[step].sum()), True, DTYPES[chosen.dtype])
         return 0.0
 
     return block
@@ -158,7 +160,8 @@ def theirs(chosen: argparse.Namespace, is_grouped: bool) -> Block:
     def take_step(rows: Ints) -> float:
         batch = [pairs[row] for row in rows]
         features = [model.preprocess([row.texts[side] for row in batch]) for side in (0, 1)]
-        value = loss(features, torch.empty(0))
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_grouped and chosen.dtype == "bfloat16"):
+            value = loss(features, torch.empty(0))
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -189,7 +192,16 @@ class Contender(Child):
     """The process of one contender."""
 
     def __init__(self, chosen: argparse.Namespace, which: str, environment: dict[str, str]) -> None:
-        flags = ["--serve", which, "--steps", str(chosen.steps), "--threads", str(chosen.threads)]
+        flags = [
+            "--serve",
+            which,
+            "--steps",
+            str(chosen.steps),
+            "--threads",
+            str(chosen.threads),
+            "--dtype",
+            chosen.dtype,
+        ]
         super().__init__([sys.executable, __file__, chosen.study, *flags], environment)
 
 
@@ -200,6 +212,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4, help="steps of a block")
     parser.add_argument("--rounds", type=int, default=5, help="blocks of each contender that are counted")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--results", type=Path, default=RESULTS / "vector_training_speed.jsonl")
     parser.add_argument("--serve", choices=("ours", "products", "theirs", "grouped"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -225,7 +238,7 @@ def main() -> None:
             "peak_gb": round(child.peak / 1e9, 2),
             "loss": round(loss, 4),
         }
-    about = {"study": chosen.study, "rounds": chosen.rounds, "steps": chosen.steps}
+    about = {"study": chosen.study, "dtype": chosen.dtype, "rounds": chosen.rounds, "steps": chosen.steps}
     append_result(chosen.results, about | {"contenders": rows}, chosen.threads)
 
 
