@@ -132,7 +132,7 @@ def test_a_text_without_a_token_to_predict_and_other_models_are_errors_that_say_
 
 
 def test_the_command_prints_a_row_per_text_and_one_for_all(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["score", str(folder), *TEXTS, "--device", "cpu"]) == 0
+    assert run(["score", str(folder), *TEXTS, "--device", "cpu", "--dtype", "float32"]) == 0
     lines = capsys.readouterr().out.splitlines()
     scores = bertwright.load(folder).score(TEXTS)
     total = TextScore(sum(score.log_probability for score in scores), sum(score.tokens for score in scores))

@@ -306,8 +306,10 @@ def _read_texts(file: InputFile, settings: CorpusSettings, stats: ReadStats, spa
     if file.format == DUMP_FORMAT:
         is_complete = span.end in (None, file.size)
         namespaces = read_namespaces(next(iter(decode_blocks(file, settings.codec, ReadStats())), ""))
-        by_section = file.document_unit == "section"
-        return read_articles(file.path, blocks, span.line, is_complete, namespaces, by_section, stats)
+        articles = read_articles(file.path, blocks, span.line, is_complete, namespaces, stats)
+        if file.document_unit == "section":
+            return (section for sections in articles for section in sections or [""])
+        return ("\n\n".join(sections) for sections in articles)
     if file.format in CONLL_FORMATS:
         return conll_documents(file, split_lines(file.path, blocks, span.line))
     if file.document_unit == "line":

@@ -90,13 +90,12 @@ def read_articles(
     line: int = 1,
     is_complete: bool = True,
     namespaces: Mapping[str, str] | None = None,
-    by_section: bool = False,
     stats: ReadStats | None = None,
-) -> Iterator[str]:
-    """Yield the text of each article of a dump, or of a slice of one that starts and ends between pages.
+) -> Iterator[list[str]]:
+    """Yield the sections of each article of a dump, or of a slice of one that starts and ends between pages.
 
-    `by_section`: yield the text before the first section, and the text of each section.
-    `stats`: counts the sentences that are dropped, and names their templates.
+    The first of them is the text before the first title of a section. `stats`: counts the sentences that are dropped,
+    and names their templates.
 
     Redirects and pages of other namespaces (talk, files, categories, templates) are skipped; in dumps without `<ns>`
     the prefix of a title tells, by the `namespaces` of the dump. `line` is the number of the first line; if it is not
@@ -121,8 +120,7 @@ def read_articles(
                 )
             taken, pages.articles = pages.articles, []
             for wikitext in taken:
-                sections = extract_sections(wikitext, hidden, stats)
-                yield from sections if by_section and sections else ["\n\n".join(sections)]
+                yield extract_sections(wikitext, hidden, stats)
             if pages.size > MAX_CHARACTERS:
                 raise ValueError(
                     f"{path}: a page of more than {MAX_CHARACTERS:,} characters; is this a Wikipedia dump?"

@@ -32,9 +32,10 @@ from bertwright.inference.text_scores import TextScore, score_texts
 from bertwright.inference.text_settings import GenerationSettings
 from bertwright.inference.text_vectors import (
     NUM_SPECIAL,
-    compute_sentence_vectors,
     compute_vectors,
+    encode_sentences,
     normalize_vectors,
+    pool_sequences,
 )
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
@@ -337,10 +338,9 @@ class Bert:
         checked = _check_texts(texts)
         encoder, tokenizer = self.model.encoder, self.tokenizer
         if modules:
-            prompt = modules.prompt(prompt_name)
-            vectors, encoded = compute_sentence_vectors(
-                encoder, tokenizer, checked, modules, prompt, normalize, max_length, batch_tokens
-            )
+            encoded, skip = encode_sentences(tokenizer, checked, modules, modules.prompt(prompt_name), max_length)
+            pooled = pool_sequences(encoder, encoded, modules.modes, batch_tokens, skip)
+            vectors = modules.apply_layers(torch.from_numpy(pooled), normalize).numpy()
         else:
             vectors, encoded = compute_vectors(encoder, tokenizer, checked, pooling, max_length, batch_tokens)
             normalize = normalize is not False

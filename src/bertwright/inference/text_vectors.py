@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from bertwright.base.ragged import Ragged, offsets_from_lengths, positions_from_lengths
@@ -62,23 +61,14 @@ def compute_vectors(
     return merge_windows(pooled, windows.sizes + NUM_SPECIAL, windows.first_of_text, pooling), encoded
 
 
-def compute_sentence_vectors(
-    encoder: TextEncoder,
-    tokenizer: TextTokenizer,
-    texts: Sequence[str],
-    modules: SentenceModules,
-    prompt: str,
-    normalize: bool | None,
-    max_length: int,
-    batch_tokens: int,
-) -> tuple[Vectors, Encoded]:
-    """Compute one vector per text as sentence-transformers does; also return the tokens that the model has read."""
-    texts = [prompt + text for text in texts]
-    tokens = SegmentTokens.of_typed([*texts, prompt], tokenizer, modules.lowercase)
+def encode_sentences(
+    tokenizer: TextTokenizer, texts: Sequence[str], modules: SentenceModules, prompt: str, max_length: int
+) -> tuple[Encoded, int]:
+    """Encode texts as sentence-transformers does; also return the number of first tokens that it does not pool."""
+    tokens = SegmentTokens.of_typed([*(prompt + text for text in texts), prompt], tokenizer, modules.lowercase)
     encoded = encode_segments([tokens.take(np.arange(len(texts)))], NO_LABELS, tokenizer, max_length)
     skip = 0 if modules.include_prompt or not prompt else min(int(tokens.lengths[-1]) + 1, max_length - 1)  # with [CLS]
-    pooled = pool_sequences(encoder, encoded, modules.modes, batch_tokens, skip)
-    return modules.apply_layers(torch.from_numpy(pooled), normalize).numpy(), encoded
+    return encoded, skip
 
 
 def embed_by_role(model: Bert, counts: InputCounts, advance: Callable[[int], None] = lambda _: None) -> Embed:

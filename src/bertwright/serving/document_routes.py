@@ -13,8 +13,6 @@ from bertwright.serving.served_models import ServedModels
 from bertwright.serving.typed_routes import Predictions, describe, reply_with
 from bertwright.tasks.reranking import rank_texts
 
-RERANKED = 100  # documents that a re-ranker reads, as in `bertwright search query`
-
 
 class RankRequest(Struct):
     """A query and the texts to order."""
@@ -65,7 +63,7 @@ def search(models: ServedModels, body: SearchRequest, name: Name) -> Job:
         raise HttpError("search: this server has no index; bertwright serve … --index FOLDER opens one", 424, "Backend")
     reranker = models.choose("rank").bert if body.rerank else None
     options = {"index": models.index, "top_k": body.top_k, "by": body.by, "reranker": reranker}
-    call = Call(models.index_model, "search", (*options.items(), ("depth", max(RERANKED, body.top_k))))
+    call = Call(models.index_model, "search", tuple(options.items()))
     return Job(call, to_list(body.query), reply_with(lambda hits: [FoundDocument(*hit) for hit in hits]))
 
 

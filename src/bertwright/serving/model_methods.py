@@ -32,6 +32,7 @@ Form = Literal["task", "typed", "lowercase", "raw"]
 """How a method tokenizes: "task" between special tokens; in "typed" texts, [SEP] is one of them, in "lowercase" ones as
 well; "raw" without special tokens."""
 MAX_ATTENTION = 1_000_000  # numbers of a reply: layers × heads × tokens²
+RERANKED = 100  # documents that a re-ranker reads, as in `bertwright search query`
 TOKENIZED = 64  # tokens that are split and cut off in the time in which a model reads one
 PROBES = ["a bear", "the tree sees a bear"]
 PAIRS = [("a bear", "the tree"), ("the tree sees a bear", "a")]
@@ -264,13 +265,13 @@ def attend(bert: Bert, items: Sequence[Any]) -> Sequence[Any]:
 
 
 def search(
-    bert: Bert, items: Sequence[Any], index: SearchIndex, top_k: int, by: By, reranker: Bert | None, depth: int
+    bert: Bert, items: Sequence[Any], index: SearchIndex, top_k: int, by: By, reranker: Bert | None
 ) -> Sequence[list[Hit]]:
-    """Find documents of an index; with a `reranker`, it orders the first `depth` of them again."""
-    hits = index.search([*items], depth if reranker else top_k, by)
-    return (
-        [rerank(reranker, query, found, top_k) for query, found in zip(items, hits, strict=True)] if reranker else hits
-    )
+    """Find documents of an index; with a `reranker`, it orders the first RERANKED of them again, or `top_k` if more."""
+    if reranker is None:
+        return index.search([*items], top_k, by)
+    found = index.search([*items], max(RERANKED, top_k), by)
+    return [rerank(reranker, query, hits, top_k) for query, hits in zip(items, found, strict=True)]
 
 
 def searched_length(bert: Bert, by: By, **options: Any) -> int | None:
@@ -287,7 +288,7 @@ def searched_sequences(bert: Bert, item: str, **options: Any) -> list[list[str]]
 def reranked_tokens(bert: Bert, item: str, tokens: int, **options: Any) -> int:
     """Return the tokens of the documents that a re-ranker reads for a query."""
     index, reranker = options["index"], options["reranker"]
-    return min(options["depth"], len(index)) * task_length(reranker) if reranker else 0
+    return min(max(RERANKED, options["top_k"]), len(index)) * task_length(reranker) if reranker else 0
 
 
 METHODS = {
