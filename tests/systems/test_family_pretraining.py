@@ -99,5 +99,5 @@ def test_masked_lm_does_not_continue_from_an_electra_that_finds_replaced_tokens(
     theirs = FAMILIES["electra"].build("ForPreTraining", vocab_size=tokenizer.vocab_size)
     tokenizer.save(save(theirs, tmp_path / "theirs"), max_length=24)
     single = {"max_length": 24, "batch_size": 8, "objective": "mlm"}
-    with pytest.raises(ValueError, match="or a model with .*, got model_type electra"):
+    with pytest.raises(ValueError, match=r"or a model with .*, got model_type electra"):
         pretrain(make_settings(tmp_path / "run", store, {"init": str(tmp_path / "theirs")}, data=single))
