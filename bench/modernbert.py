@@ -3,12 +3,13 @@
 Both have the same weights in the shape of ModernBERT-base with 6 of its 22 layers (the share of layers with windows is
 the same). Texts of several lengths: states alone, and states with the gradients of all weights. `transformers` reads
 each set in its fastest way, which a first round chooses: one text at a time, so without padding, or padded batches of
-texts of similar length. The contenders take turns; a ratio is that within a round. The third contender computes only
+texts of similar length; with --dtype bfloat16, under autocast or, for states, with its weights in bfloat16. The
+contenders take turns; a ratio is that within a round. The third contender computes only
 the products of our linear layers, with the same rows: `transformers` beside it is the bound of the ratio, which no work
 on anything else can pass. The memory is the peak of a process of its own that reads one text of 8,192 tokens with all
 22 layers.
 
-    python bench/modernbert.py [--rounds 5] [--longest 2048] [--output FILE]
+    python bench/modernbert.py [--dtype bfloat16] [--rounds 5] [--longest 2048] [--output FILE]
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ LAYERS, VOCABULARY = 6, 30_000
 RESULTS = Path(__file__).parent / "results" / "modernbert.json"
 MEMORY = "memory"  # the argument with which the script starts itself
 BATCH_SIZES = (1, 4, 8)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 Texts = list[np.ndarray]
 
 
@@ -69,8 +72,14 @@ def pad(texts: Texts) -> dict[str, torch.Tensor]:
     return {"input_ids": ids} if bool(mask.all()) else {"input_ids": ids, "attention_mask": mask}
 
 
-def run(model: Any, inputs: list[Any], trains: bool) -> None:
+def run(model: Any, inputs: list[Any], trains: bool, autocast: bool = False) -> None:
     """Compute the states of all inputs and, if `trains`, the gradients of their mean square."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        compute(model, inputs, trains)
+
+
+def compute(model: Any, inputs: list[Any], trains: bool) -> None:
+    """Compute as `run` does, in the model's own dtype."""
     if not trains:
         with torch.inference_mode():
             for one in inputs:
@@ -88,15 +97,19 @@ def measure(name: str, trains: bool, rounds: int, models: tuple[ModernBertEncode
     texts = make_texts(name)
     by_length = sorted(texts, key=len)
     ways: dict[str, Callable[[], object]] = {}
+    is_half = ours.compute_dtype == torch.bfloat16
+    half = deepcopy(theirs).bfloat16() if is_half and not trains else None
     for size in [size for size in BATCH_SIZES if size <= len(texts)]:
         batches = [pad(by_length[first : first + size]) for first in range(0, len(texts), size)]
-        ways[f"batches of {size}"] = partial(run, theirs, batches, trains)
+        ways[f"batches of {size}"] = partial(run, theirs, batches, trains, is_half)
+        if half is not None:
+            ways[f"batches of {size}, weights in bfloat16"] = partial(run, half, batches, trains)
     first = take_turns(ways, 1, time.process_time)
     way = min(first, key=lambda name: first[name][0])
     contenders: dict[str, Callable[[], object]] = {
         "bertwright": partial(run, ours, [pack(texts)], trains),
         "transformers": ways[way],
-        "products": partial(multiply, ours, sum(map(len, texts)), trains),
+        "products": partial(multiply, ours, sum(map(len, texts)), trains, ours.compute_dtype),
     }
     seconds = take_turns(contenders, rounds, time.process_time)
     ratios, bounds = (
@@ -134,6 +147,7 @@ def main() -> None:
         measure_memory()
         return
     parser = make_parser(__doc__)
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--longest", type=int, default=8192, help="leave out texts of more tokens")
     parser.add_argument("--output", type=Path, default=RESULTS)
@@ -142,6 +156,7 @@ def main() -> None:
     configure_malloc()
     torch.manual_seed(0)
     models, results = build(), {}
+    models[0].compute_dtype = DTYPES[options.dtype]
     sets = {"16 to 128": options.rounds, "16 to 512": options.rounds, "2,048": 3, "8,192": 1}
     for name, rounds in sets.items():
         if options.longest < max(map(len, make_texts(name))):
@@ -154,7 +169,11 @@ def main() -> None:
     child = subprocess.run([sys.executable, __file__, MEMORY], capture_output=True, text=True, check=True)
     memory = float(child.stdout)
     print(f"memory of 8,192 tokens, 22 layers: {memory:.2f} GB")
-    about = {"machine": describe_machine(1), "commit": commit(), "setting": f"L{LAYERS} H768, float32, CPU seconds"}
+    about = {
+        "machine": describe_machine(1),
+        "commit": commit(),
+        "setting": f"L{LAYERS} H768, {options.dtype}, CPU seconds",
+    }
     write_json(options.output, about | {"results": results, "GB of 8,192 tokens, 22 layers": memory})
 
 

@@ -15,7 +15,7 @@ import bertwright
 from bertwright.cli.main import run as run_command
 from bertwright.tasks.multi_label import MultiLabel
 
-CPU = ("--device", "cpu", "--threads", "1")
+CPU = ("--device", "cpu", "--dtype", "float32", "--threads", "1")
 
 
 @pytest.fixture(scope="module")
