@@ -35,9 +35,9 @@ def make(store: Path, data: Path) -> Make:
             "store": store,
             "data": data,
             "seeds": 2,
-            "steps": 20,
-            "limit": 60,
-            "word_task_limit": 40,
+            "steps": 10,
+            "limit": 24,
+            "word_task_limit": 16,
             "device": CPU,
         }
         if "model" in changes:  # then nothing is pre-trained

@@ -118,7 +118,7 @@ def test_fine_tuning_and_heads_on_features_read_the_same_examples(make: Make, tm
         probed = open_probe(replace(probe.settings, run=tmp_path / "run"), context, SILENT).splits
     assert state.dev is not None
     assert [split.name for split in probed] == ["train", "dev"]
-    assert [len(split.examples) for split in probed] == [40, 40]
+    assert [len(split.examples) for split in probed] == [settings.word_task_limit] * 2
     assert [list(split.examples) for split in probed] == [list(state.train.examples), list(state.dev.examples)]
 
 
