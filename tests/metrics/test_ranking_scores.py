@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
-from bertwright.metrics.ranking_scores import NAMES, order_documents, score_ranking, score_rankings
+from bertwright.metrics.ranking_scores import NAMES, score_ranking, score_rankings
 from bertwright.metrics.statistics import compare
+from bertwright.tables.retrieval_folders import RetrievalSet
+from bertwright.tasks.embedding_scores import rank_by_vectors
 
 RUNS = json.loads((Path(__file__).parent / "trec_eval_runs.json").read_text(encoding="utf-8"))
+
+
+def order_documents(scores: dict[str, float]) -> list[str]:
+    """Return the ids of documents as trec_eval orders them: by score in float32, equal ones backwards by id."""
+    return sorted(scores, key=lambda document: (np.float32(scores[document]), document), reverse=True)
 
 
 def test_scores_equal_trec_eval_with_ties_grades_missing_and_extra_documents() -> None:
@@ -23,8 +30,11 @@ def test_scores_equal_trec_eval_with_ties_grades_missing_and_extra_documents() -
     assert np.ptp(scores.values, axis=0).min() > 0  # every score tells rankings apart
 
 
-def test_order_compares_scores_as_float32_and_ids_backwards() -> None:
-    assert order_documents({"a": 1.0, "b": 1.0 + 1e-12, "c": 0.5}) == ["b", "a", "c"]
+def test_documents_with_equal_cosines_are_ordered_as_by_trec_eval() -> None:
+    data = RetrievalSet({"q": "a"}, {"1": "x", "2": "y", "q": "a", "3": "z"}, {"q": {"1": 1}})
+    axes = {"a": [1.0, 0.0], "x": [0.5, 0.5], "y": [1.0, 1.0], "z": [1.0, 0.5]}
+    found = rank_by_vectors(data, lambda texts, role: np.array([axes[text] for text in texts], np.float32), 3)
+    assert found == {"q": ["3", "2", "1"]}  # without the query's own document
 
 
 def test_a_query_without_a_ranking_counts_as_0() -> None:

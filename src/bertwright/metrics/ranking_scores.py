@@ -30,15 +30,6 @@ class RankingScores(NamedTuple):
         return dict(zip(NAMES, self.values.mean(0).tolist(), strict=True))
 
 
-def order_documents(scores: Mapping[str, float]) -> list[str]:
-    """Return the ids of documents, best first; equal scores in float32: the id that comes later in the alphabet first.
-
-    >>> order_documents({"a": 1.0, "b": 2.0, "c": 2.0})
-    ['c', 'b', 'a']
-    """
-    return sorted(scores, key=lambda document: (np.float32(scores[document]), document), reverse=True)
-
-
 def score_rankings(rankings: Mapping[str, Sequence[str]], judgements: Mapping[str, Mapping[str, int]]) -> RankingScores:
     """Score the documents that were found for each judged query, best first; a query without a ranking scores 0.
 

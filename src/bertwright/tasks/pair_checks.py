@@ -14,7 +14,6 @@ from bertwright.tables.text_roles import TextRow
 
 MOST = 0.5  # share of the texts that must be questions, if it is questions that show the direction of a pair
 LONGER = 3  # times as many characters, by which an anchor looks like an answer
-MANY_COPIES = 0.05  # share of the pairs of a step
 
 
 def find_oddities(rows: Sequence[TextRow], are_directed: bool) -> Iterator[str]:
