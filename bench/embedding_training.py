@@ -2,7 +2,7 @@
 
     python bench/embedding_training.py sts [--seeds 3] [--limit N] [--data DATA] [--output FILE]
     python bench/embedding_training.py scifact
-    python bench/embedding_training.py banking77 --seeds 5 --output bench/results/few_per_class.jsonl
+    python bench/embedding_training.py banking77 --seeds 5 --output bench/results/few_texts_per_class.jsonl
     python bench/embedding_training.py memory [--pairs 4096] [--length 128]
 
 sts: STS-B, train → dev and test, CoSENT, 4 epochs of 32 pairs, by both. scifact: claims → abstracts, ranking.
@@ -16,6 +16,7 @@ regression on the vectors of the same texts (bench/plans/few_per_class.md). memo
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import subprocess
 import sys
@@ -112,15 +113,21 @@ def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:
 
 
 def train_classes(examples: dict[str, list[Any]], seed: int) -> Record:
-    """Train on texts and their classes by the defaults; return the accuracy on test and the seconds of training."""
-    rows = [TextRow(example.text, example.location, label=example.label) for example in examples["train"]]
+    """Train on a file of texts and classes by the defaults; return accuracy on test, seconds, and the defaults."""
     with TemporaryDirectory() as folder:
-        table = {"task": {"task": "embedding"}, "model": str(minilm()), "seed": seed, "linear_floor": False}
-        settings = from_table(FinetuneSettings, table | {"device": CPU, "run": f"{folder}/run"}, "table")
+        file = Path(folder, "train.jsonl")
+        rows = ({"text": example.text, "label": example.label} for example in examples["train"])
+        file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+        task = {"task": "embedding", "train": [str(file)]}
+        table = {"task": task, "model": str(minilm()), "seed": seed, "linear_floor": False, "run": f"{folder}/run"}
+        settings = from_table(FinetuneSettings, table | {"device": CPU}, "table")
         started = time.process_time()
-        model = finetune(settings, SILENT, {"train": rows}, temporary=True)
+        model = finetune(settings, SILENT)
         spent = time.process_time() - started
-        return {"score": classify_vectors(examples, bertwright.load(model, "cpu").embed), "training_seconds": spent}
+        score = classify_vectors(examples, bertwright.load(model, "cpu").embed)
+        rate = settings.optimizer.learning_rate
+        defaults = {"rate": rate, "epochs": settings.epochs, "batch_size": settings.batch_size}
+        return {"score": score, "training_seconds": spent, "defaults": defaults}
 
 
 def train_pairs(examples: dict[str, list[Any]], seed: int, seconds: float) -> Record:

@@ -28,10 +28,11 @@ from bertwright.base.reporter import SILENT
 from bertwright.base.settings import field_docs, from_table
 from bertwright.cli.render.terminal import terminal_reporter
 from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, read_hidden_size
 from bertwright.inference.bert import Bert, Text, load
 from bertwright.inference.python_inputs import abbreviate, check_text, check_words, text_example, to_list
 from bertwright.interop.model_files import CLASSES, model_folder
+from bertwright.systems.finetune_request import default_learning_rate
 from bertwright.tables.tables import format_label
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.text_roles import TextRow
@@ -470,14 +471,15 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BertOnDevi
 
     def _settings(self, run: str, rows: Sequence[TextRow]) -> dict[str, Any]:
         """Return the parameters as a table of `FinetuneSettings`."""
-        batch_size, epochs = default_schedule(None, rows)
-        chosen = {"batch_size": self.batch_size or batch_size, "epochs": self.epochs or epochs, "seed": self._seed}
-        return _table(chosen) | {
+        default = default_schedule(None, rows)
+        rate = default_learning_rate(default.learning_rate, read_hidden_size(str(self.model)))
+        chosen = {"batch_size": self.batch_size or default.batch_size, "epochs": self.epochs or default.epochs}
+        return _table(chosen | {"seed": self._seed}) | {
             "run": run,
             "model": str(self.model),
             "task": {"task": Embedding.kind, "overrides": _table({"max_length": self.max_length})},
             "tuning": _table({"pooling": self.pooling}),
-            "optimizer": _table({"learning_rate": self.learning_rate}),
+            "optimizer": {"learning_rate": self.learning_rate or rate},
             "device": self._device,
         }
 

@@ -513,16 +513,18 @@ def test_loaded_model_embeds_queries_documents_and_first_numbers(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("table", "batch_size", "epochs"), [("pairs", 64, 10.0), ("rated", 32, 4.0), ("classes", 64, 10.0)]
+    ("table", "batch_size", "epochs", "rate"),
+    [("pairs", 64, 10.0, 2e-5), ("rated", 32, 4.0, 2e-5), ("classes", 64, 3.0, 1e-5)],
 )
 def test_defaults_follow_from_the_rows(
-    table: str, batch_size: int, epochs: float, tables: Path, tiny_bert: Path
+    table: str, batch_size: int, epochs: float, rate: float, tables: Path, tmp_path: Path
 ) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 384}')
     given = {
         "run": "run",
-        "model": str(tiny_bert),
+        "model": str(tmp_path),
         "task": {"task": "embedding", "train": [str(tables / f"{table}.tsv")]},
     }
     settings = from_table(FinetuneSettings, given, "settings")
     assert (settings.batch_size, settings.epochs) == (batch_size, epochs)
-    assert (settings.optimizer.learning_rate, settings.optimizer.weight_decay) == (3e-4, 0.0)
+    assert (settings.optimizer.learning_rate, settings.optimizer.weight_decay) == (pytest.approx(4 * rate), 0.0)

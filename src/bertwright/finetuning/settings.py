@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -88,18 +89,17 @@ def embedding_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
 
     Files that cannot be read are reported when they are read again.
     """
-    rate = default_learning_rate(base_learning_rate(Embedding.kind), read_hidden_size(table.get("model")))
-    optimizer = {"learning_rate": rate, "weight_decay": 0.0}
-    try:
+    schedule = None
+    with suppress(ValueError, OSError, KeyError):
         settings = from_table(TaskSettings, dict(table["task"]), "task")
         task = settings.build_task()
         rows = read_examples(task, settings, "train")
-        if not isinstance(task, Embedding) or not rows:
-            return {"optimizer": optimizer}
-        batch_size, epochs = default_schedule(task.vector_loss, rows)
-    except (ValueError, OSError, KeyError):
-        return {"optimizer": optimizer}
-    return {"epochs": epochs, "batch_size": batch_size, "optimizer": optimizer}
+        if isinstance(task, Embedding) and rows:
+            schedule = default_schedule(task.vector_loss, rows)
+    base = schedule.learning_rate if schedule else base_learning_rate(Embedding.kind)
+    rate = default_learning_rate(base, read_hidden_size(table.get("model")))
+    optimizer = {"optimizer": {"learning_rate": rate, "weight_decay": 0.0}}
+    return optimizer | ({"epochs": schedule.epochs, "batch_size": schedule.batch_size} if schedule else {})
 
 
 def make_request(table: Mapping[str, Any]) -> FinetuneRequest:

@@ -34,6 +34,7 @@ from bertwright.tasks.embedding_batches import (
 )
 from bertwright.tasks.embedding_data import (
     DIRECTED,
+    LEARNING_RATE,
     LOSSES,
     Example,
     RetrievalExample,
@@ -88,7 +89,7 @@ class Embedding(RoleTask[Example, TextVectors]):
     """
 
     kind: ClassVar[str] = "embedding"
-    base_learning_rate: ClassVar[float | None] = 2e-5
+    base_learning_rate: ClassVar[float | None] = LEARNING_RATE
     inference_call: ClassVar[str] = "embed(texts)"
     example_command: ClassVar[str] = "embed {} --inputs FILE --output vectors.npy"
     scores_before_training: ClassVar[bool] = True

@@ -73,6 +73,7 @@ METRICS: dict[RowKind, tuple[str, ...]] = {
 DIRECTED = ("triplets", "retrieval")  # kinds whose texts are queries and documents, with a prompt each
 OF_SCORES = ("cosent", "angle", "cosine", "contrastive")
 MANY_ROWS = 50_000
+LEARNING_RATE = 2e-5  # peak for BASE
 COLUMNS = {
     "similarity": "two texts and a score",
     "pairs": "two texts and a label of 0 or 1",
@@ -151,16 +152,30 @@ def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:
     return loss
 
 
-def default_schedule(name: str | None, examples: Sequence[Example]) -> tuple[int, float]:
-    """Return batch size and epochs for training rows.
+class Schedule(NamedTuple):
+    """How long and how fast vectors are trained."""
+
+    batch_size: int
+    epochs: float
+    learning_rate: float
+    """Peak for BASE."""
+
+
+def default_schedule(name: str | None, examples: Sequence[Example]) -> Schedule:
+    """Return the schedule for training rows.
 
     One epoch suits 50,000 rows and more; fewer rows get as many as give 300 steps, at most 10. Rated pairs: 4 epochs.
+    Classes: at most 3 and half the rate, because more moves the vectors of few texts so near to their class that those
+    of other texts get worse (bench/plans/few_per_class.md).
     """
     rows = as_rows(examples)
-    if choose_loss(name, rows) in OF_SCORES:
-        return 32, 4.0
+    loss = choose_loss(name, rows)
+    if loss in OF_SCORES:
+        return Schedule(32, 4.0, LEARNING_RATE)
     size = sum(max(len(row.positives), 1) for row in rows)
-    return 64, 1.0 if size >= MANY_ROWS else float(min(max(round(300 * 64 / size), 1), 10))
+    most, rate = (3, LEARNING_RATE / 2) if loss == "labels" else (10, LEARNING_RATE)
+    epochs = 1.0 if size >= MANY_ROWS else float(min(max(round(300 * 64 / size), 1), most))
+    return Schedule(64, epochs, rate)
 
 
 def check_loss_name(name: str | None) -> None:
