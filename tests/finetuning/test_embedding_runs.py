@@ -30,11 +30,14 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.tables.retrieval_folders import RetrievalSet
 from bertwright.tables.text_roles import TextRow
 from bertwright.tasks.collation import split_step
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.embedding_batches import TEXTS_PER_CLASS, FileOrder, label_texts
+from bertwright.tasks.embedding_data import RetrievalExample
 from bertwright.tasks.embedding_objective import VectorObjective
+from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training import throughput
@@ -528,3 +531,18 @@ def test_defaults_follow_from_the_rows(
     settings = from_table(FinetuneSettings, given, "settings")
     assert (settings.batch_size, settings.epochs) == (batch_size, epochs)
     assert (settings.optimizer.learning_rate, settings.optimizer.weight_decay) == (pytest.approx(4 * rate), 0.0)
+
+
+def test_a_retrieval_set_is_scored_in_batches_of_bounded_size() -> None:
+    tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *NOUNS, *FILLERS], lowercase=True)
+    rng = np.random.default_rng(0)
+    texts = {str(number): sentence(rng, number % 10) for number in range(60)}
+    sets = [RetrievalExample(RetrievalSet(dict([*texts.items()][:n]), texts, {}), str(n)) for n in (3, 5)]
+    encoder = BertEncoder(BertConfig(tokenizer.vocab_size, 16, 1, 2, 32, 32)).eval()
+    encoded = Embedding().encode(sets, tokenizer, labeled=False)
+    batches = [*prediction_batches(encoder, encoder.config, encoded, 40)]
+    assert max(batch.packing.num_tokens for _, batch in batches) <= 40
+    outputs = np.arange(len(encoded.positions), dtype=np.float32)[:, None]
+    vectors = Embedding().decode(sets, encoded, outputs)
+    assert [len(one) for one in vectors] == [63, 65]
+    np.testing.assert_array_equal(np.concatenate(vectors), outputs)

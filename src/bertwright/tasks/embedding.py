@@ -245,7 +245,11 @@ class Embedding(RoleTask[Example, TextVectors]):
         return self.named_prompts.get(QUERY, ""), self.named_prompts.get(DOCUMENT, "")
 
     def encode(self, examples: Sequence[Example], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
-        """Encode the texts of each example as the sequences of an item; `labels`: NUM_LABELS numbers per text."""
+        """Encode all texts of the examples; `labels`: NUM_LABELS numbers per text.
+
+        With `labeled`, the texts of an example are an item, which is trained on as a whole. Without, each text is one,
+        because a retrieval set has more texts than a model can read at once.
+        """
         if labeled and self.vector_loss == "tsdae":
             return encode_denoising([*self.texts(examples)], tokenizer, self.lowercase, self.max_length)
         counts = np.array([len(row.texts) for row in examples], dtype=np.int64)
@@ -256,8 +260,10 @@ class Embedding(RoleTask[Example, TextVectors]):
             texts = [prompts[not is_anchor] + text for is_anchor, text in zip(anchors, texts, strict=True)]
         content = SegmentTokens.of_typed(texts, tokenizer, self.lowercase)
         labels[:, 3] = content.lengths + NUM_SPECIAL > self.max_length
-        encoded = encode_segments([content], labels, tokenizer, self.max_length, counts)
-        return replace(encoded, label_counts=counts)
+        sizes = counts if labeled else np.ones(len(texts), dtype=np.int64)
+        example_ids = np.repeat(np.arange(len(examples)), counts)
+        encoded = encode_segments([content], labels, tokenizer, self.max_length, sizes, example_ids)
+        return replace(encoded, label_counts=sizes)
 
     # Training
 
@@ -361,7 +367,7 @@ class Embedding(RoleTask[Example, TextVectors]):
     # Scores
 
     def decode(self, examples: Sequence[Example], encoded: Encoded, outputs: Outputs) -> list[TextVectors]:
-        return np.split(outputs, encoded.item_starts[1:-1])
+        return np.split(outputs, np.searchsorted(encoded.example_ids, np.arange(1, len(examples))))
 
     def score(self, examples: Sequence[Example], predictions: Sequence[TextVectors]) -> dict[str, float]:
         return score_examples(examples, predictions).scores
