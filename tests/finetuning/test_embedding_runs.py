@@ -537,7 +537,8 @@ def test_a_retrieval_set_is_scored_in_batches_of_bounded_size() -> None:
     tokenizer = Tokenizer.from_tokens([*SPECIAL_TOKENS, *NOUNS, *FILLERS], lowercase=True)
     rng = np.random.default_rng(0)
     texts = {str(number): sentence(rng, number % 10) for number in range(60)}
-    sets = [RetrievalExample(RetrievalSet(dict([*texts.items()][:n]), texts, {}), str(n)) for n in (3, 5)]
+    grades = {"0": {"10": 1}}
+    sets = [RetrievalExample(RetrievalSet(dict([*texts.items()][:n]), texts, grades), str(n)) for n in (3, 5)]
     encoder = BertEncoder(BertConfig(tokenizer.vocab_size, 16, 1, 2, 32, 32)).eval()
     encoded = Embedding().encode(sets, tokenizer, labeled=False)
     batches = [*prediction_batches(encoder, encoder.config, encoded, 40)]
