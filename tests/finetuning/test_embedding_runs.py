@@ -40,7 +40,7 @@ from bertwright.tasks.embedding_objective import VectorObjective
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.training import throughput
+from bertwright.training import checkpoint, throughput
 from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss, backward
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
@@ -103,6 +103,24 @@ def test_run_learns_from_each_kind_of_columns(train: str, tmp_path: Path, make_r
     assert scores["dev"] > scores["dev before"] + 0.1
     evaluated = [record for record in read_untimed(tmp_path / "run") if record["kind"] == "dev"]
     assert evaluated[0]["step"] == 0
+
+
+def test_a_run_that_fails_before_its_first_weights_are_kept_is_resumed(
+    tmp_path: Path, make_run: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unbroken = finetune(make_run(tmp_path / "unbroken", "pairs"), MUTE)
+    settings = make_run(tmp_path / "broken", "pairs")
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="full"):
+        patch.setattr(checkpoint, "save", raise_full_disk)
+        finetune(settings, MUTE)
+    assert [record["step"] for record in read_untimed(tmp_path / "broken")] == [0]
+    resumed = finetune(replace(settings, resume=True), MUTE)
+    assert same_weights(unbroken, resumed)
+    assert read_untimed(tmp_path / "unbroken") == read_untimed(tmp_path / "broken")
+
+
+def raise_full_disk(*_: Any) -> None:
+    raise OSError("full")
 
 
 @pytest.mark.parametrize("train", ["pairs", "texts"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from bertwright.finetuning.run import finetune
 from bertwright.pretraining.run import pretrain
 from bertwright.reports.page import make_chart
 from bertwright.tasks.presets import TaskSettings
+from bertwright.training import run_folder
 from helpers import CPU
 
 CELLS = [("bear", "bad", "mail"), ("duck", "good", "mail"), ("wolf", "bad", "web"), ("seal", "good", "web")]
@@ -119,6 +121,30 @@ def test_report_of_a_grid_shows_its_table_and_the_errors_of_the_chosen_model(
     assert "Worst of" in page.text
     origins = read_origins(tmp_path / "report.html")
     assert (origins["learning_rates"], origins["optimizer.beta1"]) == ("flag", "default")
+    inner = [*tmp_path.glob("grid/runs/*/run/settings.toml")]
+    assert inner
+    assert not [path for path in inner if (path.parent / "origins.json").exists()]  # they have no options
+
+
+def test_a_folder_is_no_run_before_the_origins_of_its_settings_are_written(
+    tmp_path: Path, tiny_bert: Path, review_files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [f"--{split}={review_files / f'{split}.tsv'}" for split in ("train", "dev")]
+    command = ["finetune", "--run", str(tmp_path / "run"), "--task", "classification", *files, "--epochs", "0.1"]
+    command += ["--model", str(tiny_bert), "--device", "cpu", "--threads", "1", "--no-linear-floor"]
+    real = run_folder.write_json
+
+    def fail_at_origins(path: Path, content: Any) -> None:
+        if path.name == "origins.json":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        real(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_json", fail_at_origins)
+        assert run_command(command) == 1
+    assert not (tmp_path / "run" / "settings.toml").exists()
+    assert run_command(command) == 0  # so that the same command starts it
+    assert read_json(tmp_path / "run" / "origins.json")["epochs"] == "flag"
 
 
 @pytest.mark.parametrize("places", [["forest"], ["forest", "river"]])

@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 def open_recorder(settings: FitSettings, spec: TrainingSpec[Any], context: ExecutionContext) -> Iterator[Recorder]:
     """Open the recorder of a run; records after the checkpoint that `spec` was restored from are dropped.
 
+    Without a checkpoint, the scores before the first step are kept only with the weights that belong to them.
+
     Raises ValueError for metrics that cannot be read, and for a best checkpoint that is missing or damaged.
     """
     if settings.run is None:
         yield MemoryRecorder(settings, spec)
         return
     step = spec.optimizer.steps
+    if step == 0 and settings.metric is not None and not checkpoint.path_of(settings.run / "best", step).is_dir():
+        step = -1
     with ExitStack() as stack:
         log = MetricLogger(settings.run, step, settings.evaluation, settings.track)
         stack.push(lambda error, *_: log.close(finished=error is None))

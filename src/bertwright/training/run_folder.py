@@ -158,7 +158,8 @@ def recorded_names(settings: Resumable, paths: Iterable[str]) -> dict[str, str]:
         names = recorded if len(recorded) == len(paths) else paths
     for path, name in zip(paths, names, strict=True):
         if path != name and Path(path).is_file() and split_suffixes(path) != split_suffixes(name):
-            raise ValueError(f"{path}: expected the suffix of {name}, with which the run started; rename the file")
+            started = f"as which {settings.run / DATA} has recorded it"
+            raise ValueError(f"{path}: expected the suffix of {name}, {started}; rename the file")
     return dict(zip(paths, names, strict=True))
 
 
@@ -222,12 +223,13 @@ def write_run_settings(settings: Resumable, command: str) -> None:
 
     ORIGINS_FILE has the settings that flags and files stated: dotted name → "flag", or the --config.
     """
-    started = replace(settings, resume=False)  # type: ignore[type-var]
-    write_settings(settings.run / "settings.toml", started, f"bertwright {command}: all settings, defaults included")
     before = read_origins(settings.run) if settings.resume else {}
     if origins := before | dict(ORIGINS.get()):
         content = {name: origin for name, origin in origins.items() if name != "resume"}
         write_json(settings.run / ORIGINS_FILE, content)
+    # Last, because it makes the folder a run: one that resumes no longer knows which options it was started with.
+    started = replace(settings, resume=False)  # type: ignore[type-var]
+    write_settings(settings.run / "settings.toml", started, f"bertwright {command}: all settings, defaults included")
 
 
 def read_origins(run: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import shlex
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -27,6 +28,7 @@ import torch
 from bertwright.base.files import lock_if_free, open_to_append, read_json, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import SILENT, Line, LogReporter, Reporter
+from bertwright.base.settings import ORIGINS
 from bertwright.executors.executor import Executor
 from bertwright.kernels.cpu import processor_name
 from bertwright.metrics.example_scores import ExampleScores
@@ -244,9 +246,11 @@ class Runner:
         if failure is None:
             trial.check_inputs()
             runs = [self.run_folder(parent) for parent in trial.parents]
+            alone = copy_context()  # the options of this command are not those of the trial
+            alone.run(ORIGINS.set, {})
             with open_to_append(folder / LOG) as log:
                 try:
-                    scores = trial.run(self.run_folder(trial), runs, LogReporter(log))
+                    scores = alone.run(trial.run, self.run_folder(trial), runs, LogReporter(log))
                 except DivergedError as error:
                     failure = str(error)
             trial.check_inputs()
