@@ -105,7 +105,7 @@ def test_run_learns_from_each_kind_of_columns(train: str, tmp_path: Path, make_r
     assert evaluated[0]["step"] == 0
 
 
-def test_a_run_that_fails_before_its_first_weights_are_kept_is_resumed(
+def test_a_run_whose_first_weights_could_not_be_written_resumes(
     tmp_path: Path, make_run: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unbroken = finetune(make_run(tmp_path / "unbroken", "pairs"), MUTE)

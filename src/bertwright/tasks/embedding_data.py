@@ -165,8 +165,8 @@ def default_schedule(name: str | None, examples: Sequence[Example]) -> Schedule:
     """Return the schedule for training rows.
 
     One epoch suits 50,000 rows and more; fewer rows get as many as give 300 steps, at most 10. Rated pairs: 4 epochs.
-    Classes: at most 3 and half the rate, because more moves the vectors of few texts so near to their class that those
-    of other texts get worse (bench/plans/few_per_class.md).
+    Classes: at most 3 and half the rate, because more of it makes the vectors of other texts worse where a class has
+    few (bench/plans/few_per_class.md).
     """
     rows = as_rows(examples)
     loss = choose_loss(name, rows)

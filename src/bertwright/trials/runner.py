@@ -246,7 +246,7 @@ class Runner:
         if failure is None:
             trial.check_inputs()
             runs = [self.run_folder(parent) for parent in trial.parents]
-            alone = copy_context()  # the options of this command are not those of the trial
+            alone = copy_context()  # a trial has none of this command's options
             alone.run(ORIGINS.set, {})
             with open_to_append(folder / LOG) as log:
                 try:
