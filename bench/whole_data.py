@@ -93,7 +93,8 @@ def main() -> None:
     records = read_records(chosen.results)
     print_heading(("system", "seeds", "dev", "test", "published"))
     for system in chosen.systems:
-        dev, test = (by_seed(records, split, system=system) for split in ("dev", "test"))
+        of_split = {split: [record for record in records if split in record] for split in ("dev", "test")}
+        dev, test = (by_seed(given, split, system=system) for split, given in of_split.items())
         cells = format_mean([*dev.values()]), format_mean([*test.values()])
         print_row((system, len(test), *cells, WORKS[system].published))
 
