@@ -25,14 +25,13 @@ import torch
 from bertwright.base.files import write_json
 from bertwright.base.optional import needs
 from bertwright.base.reporter import SILENT
-from bertwright.base.settings import field_docs, from_table
+from bertwright.base.settings import field_docs, from_table, merge
 from bertwright.cli.render.terminal import terminal_reporter
 from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, read_hidden_size
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, schedule_for
 from bertwright.inference.bert import Bert, Text, load
 from bertwright.inference.python_inputs import abbreviate, check_text, check_words, text_example, to_list
 from bertwright.interop.model_files import CLASSES, model_folder
-from bertwright.systems.finetune_request import default_learning_rate
 from bertwright.tables.tables import format_label
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.text_roles import TextRow
@@ -471,17 +470,17 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BertOnDevi
 
     def _settings(self, run: str, rows: Sequence[TextRow]) -> dict[str, Any]:
         """Return the parameters as a table of `FinetuneSettings`."""
-        default = default_schedule(None, rows)
-        rate = default_learning_rate(default.learning_rate, read_hidden_size(str(self.model)))
-        chosen = {"batch_size": self.batch_size or default.batch_size, "epochs": self.epochs or default.epochs}
-        return _table(chosen | {"seed": self._seed}) | {
+        default = schedule_for(default_schedule(None, rows), str(self.model))
+        chosen = {"batch_size": self.batch_size, "epochs": self.epochs, "seed": self._seed}
+        given = _table(chosen) | {
             "run": run,
             "model": str(self.model),
             "task": {"task": Embedding.kind, "overrides": _table({"max_length": self.max_length})},
             "tuning": _table({"pooling": self.pooling}),
-            "optimizer": {"learning_rate": self.learning_rate or rate},
+            "optimizer": _table({"learning_rate": self.learning_rate}),
             "device": self._device,
         }
+        return merge(default, given)
 
     def transform(self, X: Any) -> npt.NDArray[np.float32]:
         """Compute the vector of each text, N × H. Raises ValueError for an invalid X or parameter."""

@@ -25,7 +25,7 @@ from bertwright.systems import registry
 from bertwright.systems.finetune_request import BASE_HIDDEN_SIZE, FinetuneRequest, default_learning_rate
 from bertwright.systems.word_settings import WordModelSettings
 from bertwright.tasks.embedding import Embedding
-from bertwright.tasks.embedding_data import default_schedule
+from bertwright.tasks.embedding_data import Schedule, default_schedule
 from bertwright.tasks.presets import PRESETS, SPLITS, TaskSettings, paper_settings
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task_data import read_examples
@@ -89,17 +89,21 @@ def embedding_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
 
     Files that cannot be read are reported when they are read again.
     """
-    schedule = None
     with suppress(ValueError, OSError, KeyError):
         settings = from_table(TaskSettings, dict(table["task"]), "task")
         task = settings.build_task()
         rows = read_examples(task, settings, "train")
         if isinstance(task, Embedding) and rows:
-            schedule = default_schedule(task.vector_loss, rows)
-    base = schedule.learning_rate if schedule else base_learning_rate(Embedding.kind)
-    rate = default_learning_rate(base, read_hidden_size(table.get("model")))
-    optimizer = {"optimizer": {"learning_rate": rate, "weight_decay": 0.0}}
-    return optimizer | ({"epochs": schedule.epochs, "batch_size": schedule.batch_size} if schedule else {})
+            return schedule_for(default_schedule(task.vector_loss, rows), table.get("model"))
+    rate = default_learning_rate(base_learning_rate(Embedding.kind), read_hidden_size(table.get("model")))
+    return {"optimizer": {"learning_rate": rate, "weight_decay": 0.0}}
+
+
+def schedule_for(schedule: Schedule, model: Any) -> dict[str, Any]:
+    """Return a schedule of text vectors as a TOML table, with its rate for a model folder's hidden size."""
+    rate = default_learning_rate(schedule.learning_rate, read_hidden_size(model))
+    optimizer = {"learning_rate": rate, "weight_decay": 0.0}
+    return {"epochs": schedule.epochs, "batch_size": schedule.batch_size, "optimizer": optimizer}
 
 
 def make_request(table: Mapping[str, Any]) -> FinetuneRequest:
