@@ -30,6 +30,7 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.training.context import supports_bfloat16
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 RESULTS = Path(os.environ.get("OUT", Path(__file__).resolve().parent / "results"))
 PACKAGES = ("torch", "numpy", "transformers", "sentence-transformers", "tokenizers", "nanotoken", "bertwright")
 

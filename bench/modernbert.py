@@ -4,10 +4,9 @@ Both have the same weights in the shape of ModernBERT-base with 6 of its 22 laye
 the same). Texts of several lengths: states alone, and states with the gradients of all weights. `transformers` reads
 each set in its fastest way, which a first round chooses: one text at a time, so without padding, or padded batches of
 texts of similar length; with --dtype bfloat16, under autocast or, for states, with its weights in bfloat16. The
-contenders take turns; a ratio is that within a round. The third contender computes only
-the products of our linear layers, with the same rows: `transformers` beside it is the bound of the ratio, which no work
-on anything else can pass. The memory is the peak of a process of its own that reads one text of 8,192 tokens with all
-22 layers.
+contenders take turns; a ratio is that within a round. The third contender computes only the products of our linear
+layers, with the same rows: `transformers` beside it is the bound of the ratio, which no work on anything else can pass.
+The memory is the peak of a process of its own that reads one text of 8,192 tokens with all 22 layers.
 
     python bench/modernbert.py [--dtype bfloat16] [--rounds 5] [--longest 2048] [--output FILE]
 """
@@ -32,13 +31,12 @@ from bertwright.kernels.cpu import configure_malloc, peak_resident_memory
 from bertwright.models.packing import pack
 from bertwright.systems.modernbert.modernbert import ModernBertConfig, ModernBertEncoder
 from bertwright.systems.modernbert.modernbert_folder import MODERNBERT
-from environment import commit, describe_machine, make_parser, multiply, take_turns, use_threads
+from environment import DTYPES, commit, describe_machine, make_parser, multiply, take_turns, use_threads
 
 LAYERS, VOCABULARY = 6, 30_000
 RESULTS = Path(__file__).parent / "results" / "modernbert.json"
 MEMORY = "memory"  # the argument with which the script starts itself
 BATCH_SIZES = (1, 4, 8)
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 Texts = list[np.ndarray]
 
 

@@ -51,6 +51,7 @@ from bertwright.training.throughput import choose_micro_batch_tokens
 from contenders import Child, step_in_turns
 from environment import (
     DATA,
+    DTYPES,
     RESULTS,
     append_result,
     format_range,
@@ -63,7 +64,6 @@ from environment import (
 from pretraining import MEMORY
 
 BATCH, GROUPED, PAIRS, RATE = 64, 50, 3_200, 8e-5
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PRODUCTS = "products of the linear layers alone"
 CONTENDERS: dict[str, tuple[str, dict[str, str]]] = {
     "sentence-transformers, as documented": ("theirs", {}),
