@@ -235,3 +235,19 @@ def test_memory_holds_the_graph_of_one_micro_batch() -> None:
     one, seven = (count_saved_tensors(lambda parts=parts: take_step(make_spec(parts))) for parts in (1, 7))  # type: ignore[misc]
     assert seven == one
     assert count_saved_tensors(keep_all_graphs) > 5 * one
+
+
+def test_the_sums_of_earlier_parts_do_not_stay_in_memory() -> None:
+    """Small blocks between large freed ones would make the memory of a step grow with the number of its parts."""
+    spec, alive = make_spec(7), weakref.WeakSet[Tensor]()
+    loss, most = loss_of(spec), 0
+
+    def vectors(batch: Any) -> RowOutput:
+        nonlocal most
+        output = loss.vectors(batch)
+        alive.update(output.sums.values())
+        most = max(most, len(alive))
+        return output
+
+    take_step(replace(spec, loss=WholeBatchLoss(vectors, contrast)))
+    assert most == 2  # those of this part, and of the part before, whose output has not been replaced yet
