@@ -65,7 +65,7 @@ def execute(run: Record, data: Path) -> Record:
         task: dict[str, Any] = {"task": "classification"}
         examples: dict[str, Any] = {split: read_questions(data / f"trec/TREC.{split}") for split in ("train", "test")}
     else:
-        task = {"task": "conll2003", "data": str(data / "conll2003")}
+        task = {"task": "conll2003", "data": str(data / "conll2003"), "overrides": {"context": False}}
         examples = read_splits(task, ("train", "dev", "test"))
     if not about.architecture:
         labelled = from_table(TaskSettings, task, "task").build_task().with_labels_of(examples["train"])
