@@ -1,4 +1,4 @@
-"""Sharing the CPUs with other programs: threads, time slices, results. bench/busy_machine.py measures the speed."""
+"""Sharing the CPUs with other programs: threads, time slices, results."""
 
 from __future__ import annotations
 
