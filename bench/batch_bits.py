@@ -8,24 +8,18 @@ a process of its own.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
-import sys
 from itertools import combinations
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import torch
 
 import bertwright
-from bertwright.base.files import write_json
-from environment import commit, describe_machine, make_parser, minilm, use_threads
+from contenders import run_alone
+from environment import RESULTS, make_parser, minilm, use_threads, write_result
 
-ROOT = Path(__file__).parents[1]
 THREADS = (1, 2)
 
 
@@ -46,29 +40,17 @@ def compare(one: Any, other: Any) -> dict[str, float]:
     return {"equal": int(equal.sum()), "of": len(equal), "largest_difference": float(np.abs(one - other).max())}
 
 
-def embed_in_process(arguments: argparse.Namespace, threads: int, folder: Path) -> dict[str, Any]:
-    """Run `embed` in a new process with this number of threads."""
-    output = folder / f"{threads}.npz"
-    command = [sys.executable, __file__, str(arguments.texts), "--number", str(arguments.number)]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
-    subprocess.run([*command, "--vectors", str(output)], env=environment, check=True)
-    return dict(np.load(output))
-
-
 def main() -> None:
     """Embed the texts, compare, and write and print the results."""
     parser = make_parser(__doc__)
     parser.add_argument("texts", type=Path)
     parser.add_argument("--number", type=int, default=300)
-    parser.add_argument("--results", type=Path, default=ROOT / "bench/results/batch_bits.json")
-    parser.add_argument("--vectors", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--results", type=Path, default=RESULTS / "batch_bits.json")
     arguments = parser.parse_args()
     texts = arguments.texts.read_text(encoding="utf-8", errors="replace").splitlines()[: arguments.number]
-    if arguments.vectors:
-        np.savez(arguments.vectors, **embed(texts, int(os.environ["OMP_NUM_THREADS"])))
-        return
-    with TemporaryDirectory() as folder:
-        vectors = {threads: embed_in_process(arguments, threads, Path(folder)) for threads in THREADS}
+    vectors = {
+        number: run_alone(embed, texts, number, environment={"OMP_NUM_THREADS": str(number)}) for number in THREADS
+    }
     comparisons = {
         f"{first} | {second}, threads: {threads}": compare(vectors[threads][first], vectors[threads][second])
         for threads in THREADS
@@ -78,9 +60,9 @@ def main() -> None:
     for name in ("in a batch", "alone"):
         comparisons[f"{name}, threads: 1 | 2"] = compare(vectors[1][name], vectors[2][name])
 
-    about = {"machine": describe_machine(), "commit": commit(), "texts": f"{arguments.texts.name}, first {len(texts)}"}
-    write_json(arguments.results, {**about, "comparisons": comparisons})
-    print(json.dumps({**about, "comparisons": comparisons}, indent=2))
+    result = {"texts": f"{arguments.texts.name}, first {len(texts)}", "comparisons": comparisons}
+    write_result(arguments.results, result)
+    print(json.dumps(result, indent=2))
 
 
 if __name__ == "__main__":

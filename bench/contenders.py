@@ -1,69 +1,77 @@
-"""Contenders of a benchmark as processes of their own, which wait for each other and answer by lines of JSON."""
+"""Contenders of a benchmark as processes of their own, so that the memory and the idle threads of one slow no other."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+
+from bertwright.kernels.cpu import peak_resident_memory
+
+PAUSE = 0.3  # seconds between two turns: idle threads of some libraries spin for up to 0.2 s
+OPEN = ExitStack()
+"""Contexts that stay open until this process ends."""
+Variables = dict[str, str] | None
+"""Further environment variables of a process."""
+
+_work: Callable[..., Any]  # of the process of a contender
 
 
-class Child:
-    """The process of one contender: for each number that it reads, it works, and answers with one line of JSON."""
+class Turn(NamedTuple):
+    """What a contender did in one turn."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
-        """Start the process."""
-        self.command, pipe = " ".join(command), subprocess.PIPE
-        self.started = time.perf_counter()
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | environment)
-        self.first_step = 0.0  # seconds from the start of the process to the end of its first step
-        self.seconds: list[float] = []
-        self.results: list[float] = []
-        self.peak = 0
-
-    def step(self, counted: bool, seconds: float = 0.0) -> float:
-        """Run one step and return its seconds."""
-        self.ask(seconds)
-        return self.answer(counted)
-
-    def ask(self, seconds: float = 0.0) -> None:
-        """Let the process work."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{seconds}\n")
-        self.process.stdin.flush()
-
-    def read(self) -> Any:
-        """Wait for the end of the work and return the answer."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit(f"a contender ended before its step; its own message is above: {self.command}")
-        self.first_step = self.first_step or time.perf_counter() - self.started
-        return json.loads(line)
-
-    def answer(self, counted: bool) -> float:
-        """Wait for the end of a step, whose answer has `seconds`, `result` and `peak`; return its seconds."""
-        answer = self.read()
-        if counted:
-            self.seconds.append(answer["seconds"])
-            self.results.append(answer["result"])
-        self.peak = answer["peak"]
-        return float(answer["seconds"])
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+    seconds: float
+    result: Any
+    peak: int
+    """Most bytes of memory so far, of the GPU if the process computes on one."""
 
 
-def step_in_turns(children: Iterable[Child], rounds: int) -> None:
-    """Let the contenders run a step each in turns, first one that does not count; then end them."""
-    listed = [*children]
+def _prepare(make: Callable[[], Callable[..., Any]]) -> None:
+    global _work
+    _work = make()
+
+
+def _take_turn(arguments: tuple[Any, ...]) -> Turn:
+    started = time.perf_counter()
+    result = _work(*arguments)
+    seconds = time.perf_counter() - started
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    peak = torch.cuda.max_memory_allocated() if on_gpu else peak_resident_memory()
+    return Turn(seconds, result, peak or 0)
+
+
+class Contender:
+    """A process of its own that prepares its work once, and does it in each turn."""
+
+    def __init__(self, make: Callable[[], Callable[..., Any]], environment: Variables = None) -> None:
+        """Start the process. `make`: what prepares the work."""
+        self.pool = ProcessPoolExecutor(1, get_context("spawn"), _prepare, (make,))
+        with patch.dict(os.environ, environment or {}):
+            self.pool.submit(int)
+
+    def start(self, *arguments: Any) -> Future[Turn]:
+        return self.pool.submit(_take_turn, arguments)
+
+
+def take_turns_apart(contenders: Mapping[str, Contender], rounds: int, *arguments: Any) -> dict[str, list[Turn]]:
+    """Let the contenders work in turns, first once that does not count."""
+    turns: dict[str, list[Turn]] = {name: [] for name in contenders}
     for number in range(1 + rounds):
-        for child in listed:
-            child.step(counted=number > 0)
-    for child in listed:
-        child.close()
+        for name, contender in contenders.items():
+            turn = contender.start(*arguments).result()
+            time.sleep(PAUSE)
+            turns[name] += [turn] * (number > 0)
+    return turns
+
+
+def run_alone(function: Callable[..., Any], *arguments: Any, environment: Variables = None) -> Any:
+    """Run a function in a new process, whose memory is its own; return its result."""
+    with patch.dict(os.environ, environment or {}), ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()

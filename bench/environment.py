@@ -1,4 +1,4 @@
-"""Common ground of all contenders: weights, examples, timing in turn, and a description of the machine."""
+"""Common ground of all contenders: weights, examples, timing in turn, a plain training step, and the machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -21,13 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from bertwright.base.files import write_json
 from bertwright.interop.huggingface import load_config
 from bertwright.kernels.cpu import processor_name
 from bertwright.models.linear import Linear
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.training.context import supports_bfloat16
+from bertwright.training.optimizer_settings import OptimizerSettings
 
 DATA = Path(os.environ.get("BERTWRIGHT_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -53,31 +55,6 @@ def take_turns(
     return seconds
 
 
-def choose_fastest(name: str, by_size: Mapping[int, Callable[[], object]], num_texts: int) -> int:
-    """Return the batch size with which these texts take least time; print the speed of each."""
-    seconds = {}
-    for size, run in by_size.items():
-        started = time.perf_counter()
-        run()
-        seconds[size] = time.perf_counter() - started
-    speeds = ", ".join(f"{size}: {num_texts / taken:.0f}" for size, taken in seconds.items())
-    print(f"{name}, texts/s by batch size: {speeds}", flush=True)
-    return min(seconds, key=seconds.__getitem__)
-
-
-def open_report(path: Path) -> Callable[[str], None]:
-    """Create a file; return a function that prints a text and appends it to the file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("", encoding="utf-8")
-
-    def report(text: str) -> None:
-        print(text, flush=True)
-        with path.open("a", encoding="utf-8") as file:
-            print(text, file=file)
-
-    return report
-
-
 def format_range(values: Sequence[float], form: str = ".2f") -> str:
     """Format the median, the lowest and the highest value."""
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
@@ -87,6 +64,17 @@ def format_ratio(theirs: Sequence[float], ours: Sequence[float]) -> str:
     """Format how many times as fast ours is, by the ratios within the rounds."""
     ratios = [one / own for one, own in zip(theirs, ours, strict=True)]
     return f"**{statistics.median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def print_row(cells: Iterable[object]) -> None:
+    """Print a row of a Markdown table."""
+    print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+def print_heading(cells: Sequence[str]) -> None:
+    """Print the heading of a Markdown table: a column of names, then numbers."""
+    print_row(cells)
+    print(f"|---|{'---:|' * (len(cells) - 1)}")
 
 
 def minilm() -> Path:
@@ -128,10 +116,19 @@ def commit() -> str:
 
 def append_result(path: Path, result: Mapping[str, Any], threads: int | None = None, device: str = "cpu") -> None:
     """Append a result to a file of JSON lines, with the commit, and date, machine and versions as one text."""
-    about = {"machine": describe_machine(threads, device), "commit": commit()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(dict(result) | about, ensure_ascii=False) + "\n")
+        file.write(json.dumps(dict(result) | describe_run(threads, device), ensure_ascii=False) + "\n")
+
+
+def write_result(path: Path, result: Mapping[str, Any], threads: int | None = None) -> None:
+    """Write a file with one result, with the commit and the machine."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, describe_run(threads, "cpu") | dict(result))
+
+
+def describe_run(threads: int | None, device: str) -> dict[str, str]:
+    return {"machine": describe_machine(threads, device), "commit": commit()}
 
 
 def keep_printed(script: str, threads: int | None = None, device: str = "cpu") -> None:
@@ -212,6 +209,33 @@ def _questions(text: str, number: int) -> str:
         article["paragraphs"] = [paragraph for paragraph in article["paragraphs"] if paragraph["qas"]]
     root["data"] = [article for article in root["data"] if article["paragraphs"]]
     return json.dumps(root)
+
+
+def adamw(model: nn.Module, settings: OptimizerSettings) -> torch.optim.AdamW:
+    """Make PyTorch's fused AdamW with weight decay for matrices only, as in the example scripts of `transformers`."""
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
+        {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    betas = settings.beta1, settings.beta2
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.eps, fused=True)
+
+
+def train_step(
+    model: nn.Module,
+    compute_loss: Callable[[], Tensor],
+    optimizer: torch.optim.AdamW,
+    is_half: bool,
+    device: str = "cpu",
+) -> Tensor:
+    """Run one step of a plain loop, with autocast if `is_half`; return its loss, which a GPU may still compute."""
+    with torch.autocast(device, torch.bfloat16, enabled=is_half):
+        loss = compute_loss()
+    loss.backward()  # type: ignore[no-untyped-call]
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()
 
 
 def multiply(model: nn.Module, tokens: int, trains: bool, dtype: torch.dtype = torch.float32) -> None:

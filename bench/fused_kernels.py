@@ -2,18 +2,17 @@
 
     python bench/fused_kernels.py [threads]
 
-Each row is the least of several runs, forward and backward together, in float32 at T = 4,096 tokens. Where the machine
-has bfloat16 units, a second table has what is done otherwise in bfloat16: medians of runs in turn; and a third what one
-native call for all layers saves.
-The last rows set one encoder layer against the matrix products in it: what is left between them is all the rest.
+Times are medians of runs in turn, forward and backward together, at T = 4,096 tokens: in float32, and where the machine
+has bfloat16 units, in bfloat16 what is done otherwise there, and what one native call for all layers saves. The last
+rows set one encoder layer against the matrix products in it: what is left between them is all the rest.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain, product
 
 import numpy as np
 import torch
@@ -33,51 +32,31 @@ from bertwright.models.packing import pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.context import supports_bfloat16
-from environment import describe_machine, keep_printed, make_parser
+from environment import describe_machine, keep_printed, make_parser, take_turns
 
 TOKENS, LENGTH, VOCABULARY, MASKED, HEAD_SIZE = 4096, 128, 30522, 614, 64
 DROPOUT = Dropout(0.1, seed=1)
 EPS = 1e-12
 
 
-def min_time(run: Callable[[], object], runs: int = 8) -> float:
-    """Measure the milliseconds of the fastest run."""
-    run()
-    times = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        run()
-        times.append(time.perf_counter() - start)
-    return 1000 * min(times)
+Run = Callable[[], object]
 
 
-def step(function: Callable[..., Tensor], *shapes: tuple[int, ...]) -> float:
-    """Measure the milliseconds of a forward and backward pass over random inputs."""
-    leaves = [(0.1 * torch.randn(shape)).requires_grad_() for shape in shapes]
-    upstream = torch.randn_like(function(*leaves))
-    return min_time(lambda: torch.autograd.grad(function(*leaves), leaves, upstream))
-
-
-def both(ours: Callable[[], object], theirs: Callable[[], object], runs: int = 9) -> tuple[float, float]:
+def both(ours: Run, theirs: Run, runs: int = 9) -> tuple[float, float]:
     """Measure the median milliseconds of both, interleaved: bfloat16 units can be three times as fast for a moment."""
-    times: tuple[list[float], list[float]] = ([], [])
-    for counted in range(-1, runs):
-        for run, taken in zip((ours, theirs), times, strict=True):
-            start = time.perf_counter()
-            run()
-            if counted >= 0:
-                taken.append(time.perf_counter() - start)
-    return 1000 * statistics.median(times[0]), 1000 * statistics.median(times[1])
+    times = take_turns({"ours": ours, "theirs": theirs}, 1 + runs)  # the first does not count
+    medians = [1000 * statistics.median(times[name][1:]) for name in ("ours", "theirs")]
+    return medians[0], medians[1]
 
 
-def passing(function: Callable[..., Tensor], *shapes: tuple[int, ...]) -> Callable[[], object]:
-    """Return a function that runs a forward and backward pass over random bfloat16 inputs."""
-    leaves = [(0.1 * torch.randn(shape)).bfloat16().requires_grad_() for shape in shapes]
+def passing(dtype: torch.dtype, function: Callable[..., Tensor], *shapes: tuple[int, ...]) -> Run:
+    """Return a function that runs a forward and backward pass over random inputs."""
+    leaves = [(0.1 * torch.randn(shape)).to(dtype).requires_grad_() for shape in shapes]
     upstream = torch.randn_like(function(*leaves))
     return lambda: torch.autograd.grad(function(*leaves), leaves, upstream)
 
 
-def dense_layers(linear: Callable[..., Tensor], hidden: int, counts: Sequence[int]) -> Callable[[], object]:
+def dense_layers(linear: Callable[..., Tensor], hidden: int, counts: Sequence[int]) -> Run:
     """Return a function that runs an encoder layer's dense layers for each number of tokens; weights are float32."""
     shapes = (hidden, 3 * hidden), (hidden, hidden), (hidden, 4 * hidden), (4 * hidden, hidden)
     weights = [torch.randn(outer, intermediate, requires_grad=True) for intermediate, outer in shapes]
@@ -92,29 +71,44 @@ def dense_layers(linear: Callable[..., Tensor], hidden: int, counts: Sequence[in
     return run
 
 
-def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
-    """Measure (name, ours, torch's) for each kernel at one hidden size."""
-    wide, heads = 4 * hidden, hidden // HEAD_SIZE
-    tokens, vector = (TOKENS, hidden), (hidden,)
+def common_rows(hidden: int, dtype: torch.dtype) -> Iterator[tuple[str, Run, Run]]:
+    """Yield name, ours and torch's of the kernels of both dtypes."""
+    heads, wide = hidden // HEAD_SIZE, 4 * hidden
     labels = torch.randint(0, VOCABULARY, (MASKED,))
     starts = torch.arange(0, TOKENS + 1, LENGTH, dtype=torch.int32)
-    sequences = [np.random.default_rng(0).integers(0, VOCABULARY, LENGTH) for _ in range(TOKENS // LENGTH)]
-    batch = pack(sequences)
-    ids = batch.input_ids, batch.packing.position_ids, torch.zeros_like(batch.input_ids)
-    tables = (VOCABULARY, hidden), (512, hidden), (2, hidden)
-    numbers = AdamStep(1e-4, 0.9, 0.999, 1e-6, 0.01)
-    flat = [torch.rand(VOCABULARY * hidden) for _ in range(4)]
-    reference = torch.nn.Parameter(flat[0].clone())
-    reference.grad = flat[1]
-    optimizer = torch.optim.AdamW([reference], fused=True)
-
-    def plain_embed(w: Tensor, p: Tensor, t: Tensor, g: Tensor, b: Tensor) -> Tensor:
-        summed = F.embedding(ids[0], w) + F.embedding(ids[1], p) + F.embedding(ids[2], t)
-        return F.dropout(F.layer_norm(summed, vector, g, b, EPS), 0.1)
+    new = partial(passing, dtype)
 
     def plain_attention(qkv: Tensor) -> Tensor:
         q, k, v = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
         return F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
+
+    def plain_loss(h: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return F.cross_entropy(F.linear(h, w, b), labels, reduction="sum")
+
+    shapes = (TOKENS, wide), (wide,)
+    own = new(lambda x, b: fused_ops.bias_gelu(x, b, False), *shapes)
+    yield "bias + GELU", own, new(lambda x, b: F.gelu(x + b), *shapes)
+    qkv = TOKENS, 3, heads, HEAD_SIZE
+    own = new(lambda q: attention(q, starts, LENGTH, DROPOUT, 2), qkv)
+    yield "attention with dropout, 32 × 128", own, new(plain_attention, qkv)
+    loss_shapes = (MASKED, hidden), (VOCABULARY, hidden), (VOCABULARY,)
+    own = new(lambda h, w, b: linear_cross_entropy(h, w, b, labels)[0], *loss_shapes)
+    yield "vocabulary projection + loss, 614 rows", own, new(plain_loss, *loss_shapes)
+
+
+def float32_rows(hidden: int) -> Iterator[tuple[str, Run, Run]]:
+    """Yield name, ours and torch's of the kernels that are the same in all dtypes."""
+    tokens, vector = (TOKENS, hidden), (hidden,)
+    batch = pack([np.random.default_rng(0).integers(0, VOCABULARY, LENGTH) for _ in range(TOKENS // LENGTH)])
+    ids = batch.input_ids, batch.packing.position_ids, torch.zeros_like(batch.input_ids)
+    new = partial(passing, torch.float32)
+
+    def embed(w: Tensor, p: Tensor, t: Tensor, g: Tensor, b: Tensor) -> Tensor:
+        return fused_ops.embed_norm(ids, EmbeddingTables(w, p, t), LayerNormParams(g, b, EPS), DROPOUT, 0)
+
+    def plain_embed(w: Tensor, p: Tensor, t: Tensor, g: Tensor, b: Tensor) -> Tensor:
+        summed = F.embedding(ids[0], w) + F.embedding(ids[1], p) + F.embedding(ids[2], t)
+        return F.dropout(F.layer_norm(summed, vector, g, b, EPS), 0.1)
 
     def add_norm(x: Tensor, b: Tensor, r: Tensor, g: Tensor, c: Tensor) -> Tensor:
         return fused_ops.add_dropout_norm(x, b, r, LayerNormParams(g, c, EPS), DROPOUT, 1)
@@ -122,88 +116,25 @@ def kernel_rows(hidden: int) -> list[tuple[str, float, float]]:
     def plain_add_norm(x: Tensor, b: Tensor, r: Tensor, g: Tensor, c: Tensor) -> Tensor:
         return F.layer_norm(r + F.dropout(x + b, 0.1), vector, g, c, EPS)
 
-    add_shapes = tokens, vector, tokens, vector, vector
-    loss_shapes = (MASKED, hidden), (VOCABULARY, hidden), (VOCABULARY,)
-    return [
-        (
-            "bias + GELU",
-            step(lambda x, b: fused_ops.bias_gelu(x, b, False), (TOKENS, wide), (wide,)),
-            step(lambda x, b: F.gelu(x + b), (TOKENS, wide), (wide,)),
-        ),
-        ("bias + dropout + residual + norm", step(add_norm, *add_shapes), step(plain_add_norm, *add_shapes)),
-        (
-            "embeddings + norm + dropout",
-            step(
-                lambda w, p, t, g, b: fused_ops.embed_norm(
-                    ids, EmbeddingTables(w, p, t), LayerNormParams(g, b, EPS), DROPOUT, 0
-                ),
-                *tables,
-                vector,
-                vector,
-            ),
-            step(plain_embed, *tables, vector, vector),
-        ),
-        (
-            "attention with dropout, 32 × 128",
-            step(lambda q: attention(q, starts, LENGTH, DROPOUT, 2), (TOKENS, 3, heads, HEAD_SIZE)),
-            step(plain_attention, (TOKENS, 3, heads, HEAD_SIZE)),
-        ),
-        (
-            "vocabulary projection + loss, 614 rows",
-            step(lambda h, w, b: linear_cross_entropy(h, w, b, labels)[0], *loss_shapes),
-            step(lambda h, w, b: F.cross_entropy(F.linear(h, w, b), labels, reduction="sum"), *loss_shapes),
-        ),
-        (
-            "AdamW",
-            min_time(lambda: adamw_(flat[:1], flat[1:2], flat[2:3], flat[3:], numbers)),
-            min_time(optimizer.step),
-        ),
-        ("norm of a gradient", min_time(lambda: gradient_norm(flat[:1])), min_time(lambda: flat[0].norm())),
-    ]
+    shapes = tokens, vector, tokens, vector, vector
+    yield "bias + dropout + residual + norm", new(add_norm, *shapes), new(plain_add_norm, *shapes)
+    tables = (VOCABULARY, hidden), (512, hidden), (2, hidden), vector, vector
+    yield "embeddings + norm + dropout", new(embed, *tables), new(plain_embed, *tables)
+    numbers = AdamStep(1e-4, 0.9, 0.999, 1e-6, 0.01)
+    flat = [torch.rand(VOCABULARY * hidden) for _ in range(4)]
+    reference = torch.nn.Parameter(flat[0].clone())
+    reference.grad = flat[1]
+    optimizer = torch.optim.AdamW([reference], fused=True)
+    yield "AdamW", lambda: adamw_(flat[:1], flat[1:2], flat[2:3], flat[3:], numbers), optimizer.step
+    yield "norm of a gradient", lambda: gradient_norm(flat[:1]), lambda: flat[0].norm()
 
 
-def bfloat16_rows(hidden: int) -> list[tuple[str, float, float]]:
-    """Measure (name, ours, torch's) in bfloat16."""
-    heads = hidden // HEAD_SIZE
-    labels = torch.randint(0, VOCABULARY, (MASKED,))
-    starts = torch.arange(0, TOKENS + 1, LENGTH, dtype=torch.int32)
-
-    def plain_attention(qkv: Tensor) -> Tensor:
-        q, k, v = qkv.view(-1, LENGTH, 3, heads, HEAD_SIZE).permute(2, 0, 3, 1, 4)
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)
-
-    def plain_linear(x: Tensor, weight: Tensor) -> Tensor:
-        return F.linear(x, weight.to(x.dtype))
-
-    qkv = TOKENS, 3, heads, HEAD_SIZE
-    loss_shapes = (MASKED, hidden), (VOCABULARY, hidden), (VOCABULARY,)
-    lengths = {
-        "dense layers, 4,096 tokens": (TOKENS,),
-        "… 416 tokens": (416,),
-        "… 400, 401, … 419 tokens": range(400, 420),
-    }
-    compared: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
-        (what, dense_layers(fused_ops.linear, hidden, counts), dense_layers(plain_linear, hidden, counts))
-        for what, counts in lengths.items()
-    ]
-    compared += [
-        (
-            "bias + GELU",
-            passing(lambda x, b: fused_ops.bias_gelu(x, b, False), (TOKENS, 4 * hidden), (4 * hidden,)),
-            passing(lambda x, b: F.gelu(x + b), (TOKENS, 4 * hidden), (4 * hidden,)),
-        ),
-        (
-            "attention with dropout, 32 × 128",
-            passing(lambda q: attention(q, starts, LENGTH, DROPOUT, 2), qkv),
-            passing(plain_attention, qkv),
-        ),
-        (
-            "vocabulary projection + loss, 614 rows",
-            passing(lambda h, w, b: linear_cross_entropy(h, w, b, labels)[0], *loss_shapes),
-            passing(lambda h, w, b: F.cross_entropy(F.linear(h, w, b), labels, reduction="sum"), *loss_shapes),
-        ),
-    ]
-    return [(what, *both(ours, theirs)) for what, ours, theirs in compared]
+def bfloat16_rows(hidden: int) -> Iterator[tuple[str, Run, Run]]:
+    """Yield name, ours and torch's of dense layers in bfloat16."""
+    for tokens, counts in (("4,096", (TOKENS,)), ("416", (416,)), ("400, 401, … 419", range(400, 420))):
+        own = dense_layers(fused_ops.linear, hidden, counts)
+        plain = dense_layers(lambda x, weight: F.linear(x, weight.to(x.dtype)), hidden, counts)
+        yield f"dense layers, {tokens} tokens", own, plain
 
 
 def layer_row(hidden: int) -> tuple[float, float]:
@@ -223,9 +154,9 @@ def layer_row(hidden: int) -> tuple[float, float]:
         )
 
     vectors = [(3 * hidden,), (hidden,), (wide,), *[(hidden,)] * 5]
-    whole = step(layer, (TOKENS, hidden), *shapes, *vectors)
-    products = sum(step(F.linear, (TOKENS, shape[1]), shape) for shape in shapes)
-    return whole, products
+    new = partial(passing, torch.float32)
+    products = [new(F.linear, (TOKENS, shape[1]), shape) for shape in shapes]
+    return both(new(layer, (TOKENS, hidden), *shapes, *vectors), lambda: [product() for product in products])
 
 
 def at_once(hidden: int, length: int) -> tuple[float, float]:
@@ -236,7 +167,7 @@ def at_once(hidden: int, length: int) -> tuple[float, float]:
     weights = list(encoder.layers.parameters())
     batch = pack([np.arange(length)] * 32)
 
-    def run(states: Callable[[], Tensor]) -> Callable[[], object]:
+    def run(states: Callable[[], Tensor]) -> Run:
         return lambda: torch.autograd.grad(states().sum(), weights)
 
     return both(run(lambda: encoder(batch)), run(lambda: encoder.hidden_states(batch)[-1]), runs=25)
@@ -249,15 +180,15 @@ def main() -> None:
     configure_malloc()
     keep_printed(__file__)
     print(f"{describe_machine()}\n")
-    print("| H | forward + backward, ms | ours | torch | ratio |\n|---|---|---|---|---|")
-    for hidden in (256, 768):
-        for what, ours, theirs in kernel_rows(hidden):
-            print(f"| {hidden} | {what} | {ours:.1f} | {theirs:.1f} | {theirs / ours:.1f}× |", flush=True)
-    if supports_bfloat16(torch.device("cpu")):
-        print("\n| H | bfloat16, forward + backward, ms | ours | torch | ratio |\n|---|---|---|---|---|")
+    for dtype, own_rows in ((torch.float32, float32_rows), (torch.bfloat16, bfloat16_rows)):
+        if dtype == torch.bfloat16 and not supports_bfloat16(torch.device("cpu")):
+            continue
+        name = str(dtype).removeprefix("torch.")
+        print(f"\n| H | {name}, forward + backward, ms | ours | torch | ratio |\n|---|---|---|---|---|")
         for hidden in (256, 768):
-            for what, ours, theirs in bfloat16_rows(hidden):
-                print(f"| {hidden} | {what} | {ours:.1f} | {theirs:.1f} | {theirs / ours:.1f}× |", flush=True)
+            for what, ours, theirs in chain(common_rows(hidden, dtype), own_rows(hidden)):
+                own, other = both(ours, theirs)
+                print(f"| {hidden} | {what} | {own:.1f} | {other:.1f} | {other / own:.1f}× |", flush=True)
     if bf16_isa() is not None:
         print("\n| H | six layers in bfloat16, ms | at once | layer by layer | ratio |\n|---|---|---|---|---|")
         for hidden, length in product((256, 768), (13, 128)):

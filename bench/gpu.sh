@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Test and measure on a machine with a GPU, in stages of at most STAGE_SECONDS (100); each writes its table as it goes.
 #
-#   bench/gpu.sh OUT [STAGE…]   stages, by default all in this order: tests operations steps pretrain profile tiles finetune embed
+#   bench/gpu.sh OUT [STAGE…]   stages, by default all in this order: tests steps pretrain finetune
 #   bench/gpu.sh --prepare TEXT…   collects in .gpu/ what such a machine may lack: wheels (for Python 3.12, x86-64), a
 #                               vocabulary and a token store of the text files; SST2=FILE adds examples to fine-tune on
 #
@@ -36,20 +36,16 @@ tests() {
     python3 -m pytest -q -p no:cacheprovider -W ignore -n 8 tests/kernels/test_triton.py tests/training/test_gpu.py \
         tests/kernels/test_attention.py -k 'test_triton or gpu or cuda'
 }
-operations() { python3 bench/gpu_kernels.py --parts operations; }
-tiles() { python3 bench/gpu_kernels.py --parts tiles; }
-profile() { python3 bench/gpu_kernels.py --parts profile; }
 steps() {
     python3 bench/pretraining.py --device cuda --sequences 256 --sizes base --rounds 8 --steps 5 --warmup 2 \
         --without 'without Triton' --json "$OUT/gpu-steps.json"
 }
 pretrain() { python3 bench/gpu_pretrain.py .gpu/store; }
-finetune() { python3 bench/gpu_tasks.py finetune; }
-embed() { python3 bench/gpu_tasks.py embed; }
+finetune() { python3 bench/gpu_tasks.py; }
 
 failed=0
 stages=("${@:2}")
-[[ ${#stages[@]} -gt 0 ]] || stages=(tests operations steps pretrain profile tiles finetune embed)
+[[ ${#stages[@]} -gt 0 ]] || stages=(tests steps pretrain finetune)
 for stage in "${stages[@]}"; do
     started=$SECONDS
     echo "== $stage"

@@ -6,24 +6,17 @@ python bench/gpu_pretrain.py STORE [--size base] [--batch-size 256] [--steps 150
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from environment import describe_machine, format_range, keep_printed, make_parser, open_report
-
-
-def read_metrics(run: Path) -> list[dict[str, Any]]:
-    path = run / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+from bertwright.training.metrics_log import read_metrics
+from environment import RESULTS, describe_machine, format_range, keep_printed, make_parser
 
 
 def pretrain(run: Path, cache: Path, chosen: argparse.Namespace, steps: int, log_every: int) -> tuple[float, float]:
@@ -33,7 +26,7 @@ def pretrain(run: Path, cache: Path, chosen: argparse.Namespace, steps: int, log
     command = [sys.executable, "-m", "bertwright", "pretrain"]
     command += [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     started, first = time.perf_counter(), 0.0
-    with (chosen.out / f"gpu-{run.name}.log").open("w") as log:
+    with (RESULTS / f"gpu-{run.name}.log").open("w") as log:
         environment = os.environ | {"TRITON_CACHE_DIR": str(cache)}
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         while process.poll() is None:
@@ -52,26 +45,24 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))
     chosen = parser.parse_args()
     keep_printed(__file__, device=chosen.device)
-    say = open_report(chosen.out / "gpu-pretrain.md")
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        say(describe_machine(device="cuda" if torch.cuda.is_available() else "cpu"))
+        print(describe_machine(device="cuda" if torch.cuda.is_available() else "cpu"))
         first, _ = pretrain(work / "cold", work / "cache", chosen, steps=3, log_every=1)
-        say(f"kernels not compiled yet: first step after {first:.1f} s from the command")
+        print(f"kernels not compiled yet: first step after {first:.1f} s from the command")
         first, _ = pretrain(work / "warm", work / "cache", chosen, steps=3, log_every=1)
-        say(f"kernels compiled before: first step after {first:.1f} s from the command")
+        print(f"kernels compiled before: first step after {first:.1f} s from the command")
         _, whole = pretrain(work / "real", work / "cache", chosen, chosen.steps, log_every=10)
         records = [record for record in read_metrics(work / "real") if record["kind"] == "train"]
         for name, chosen_records in (("128", records[2 : int(0.9 * len(records))]), ("512", records[-1:])):
             speeds = [record["tokens_per_second"] for record in chosen_records]
             if speeds:
-                say(f"length {name}, tokens/s: {format_range(speeds, ',.0f')}, {len(speeds)} records of 10 steps")
-        say(f"{chosen.steps} steps with everything: {whole:.1f} s; last loss {records[-1]['loss']:.3f}")
-        log = (chosen.out / "gpu-real.log").read_text(encoding="utf-8", errors="replace")
-        say(f"lines with warnings: {sum('warn' in line.lower() for line in log.splitlines())}")
+                print(f"length {name}, tokens/s: {format_range(speeds, ',.0f')}, {len(speeds)} records of 10 steps")
+        print(f"{chosen.steps} steps with everything: {whole:.1f} s; last loss {records[-1]['loss']:.3f}")
+        log = (RESULTS / "gpu-real.log").read_text(encoding="utf-8", errors="replace")
+        print(f"lines with warnings: {sum('warn' in line.lower() for line in log.splitlines())}")
 
 
 if __name__ == "__main__":

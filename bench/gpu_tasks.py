@@ -1,17 +1,13 @@
-"""Fine-tuning and sentence vectors on a GPU, with BASE in bfloat16, beside transformers and sentence-transformers.
+"""Fine-tuning on a GPU, with BASE in bfloat16, beside transformers.
 
-    python bench/gpu_tasks.py {finetune,embed} [--examples .gpu/sst2.tsv] [--vocabulary .gpu/vocabulary]
+    python bench/gpu_tasks.py [--examples .gpu/sst2.tsv] [--vocabulary .gpu/vocabulary]
 
-Weights are random, since only speed is measured. Fine-tuning: batches of 32 and 256 examples of SST-2; `transformers`
-makes the Trainer's step (autocast, fused AdamW, dynamic padding of examples grouped by length), eager and compiled.
-Vectors: texts in the order of the file, tokenization included, for several batch sizes.
+Weights are random, since only speed is measured. Batches of 32 and 256 examples of SST-2; `transformers` makes the
+Trainer's step (autocast, fused AdamW, dynamic padding of examples grouped by length), eager and compiled.
 """
 
 from __future__ import annotations
 
-import os
-import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from environment import describe_machine, keep_printed, make_parser, open_report, take_turns
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import TaskBatch
+from bertwright.models.packing import pack
+from bertwright.models.task_model import EncoderForTask
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.training.loop import LossOutput, train_steps
+from bertwright.training.optimizer import Optimizer, OptimizerSettings
+from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
+from environment import adamw, describe_machine, keep_printed, make_parser, train_step
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -54,15 +59,6 @@ def time_steps(step: Callable[[], object]) -> tuple[float, float]:
 
 
 def ours(ids: Sequence[np.ndarray], labels: Sequence[int], batches: Sequence[np.ndarray]) -> Callable[[], object]:
-    from bertwright.models.head_spec import HeadSpec
-    from bertwright.models.heads import TaskBatch
-    from bertwright.models.packing import pack
-    from bertwright.models.task_model import EncoderForTask
-    from bertwright.systems.bert.bert_config import BertConfig
-    from bertwright.systems.bert.bert_encoder import BertEncoder
-    from bertwright.training.loop import LossOutput, train_steps
-    from bertwright.training.optimizer import Optimizer, OptimizerSettings
-
     model = EncoderForTask(BertEncoder(BertConfig.from_size(SIZE, 30_522)), HeadSpec("sequence", 2)).train().to(DEVICE)
     model.encoder.compute_dtype = torch.bfloat16
     optimizer = Optimizer(dict(model.named_parameters()), OptimizerSettings())
@@ -91,11 +87,11 @@ def theirs(
     sizes = {} if ON_GPU else {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 2}
     config = transformers.AutoConfig.for_model("bert", num_labels=2, attn_implementation="sdpa", **sizes)
     model: Any = transformers.AutoModelForSequenceClassification.from_config(config).train().to(DEVICE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    optimizer = adamw(model, OptimizerSettings(1e-5))
     forward = torch.compile(model, dynamic=True) if compiled else model
     remaining = iter(batches)
 
-    def step() -> None:
+    def step() -> Tensor:
         rows = next(remaining)
         longest = max(len(ids[row]) for row in rows)
         longest += -longest % 8  # pad_to_multiple_of, which the Trainer's users set for tensor cores
@@ -105,24 +101,17 @@ def theirs(
             mask[number, : len(ids[row])] = 1
         inputs = {"input_ids": input_ids, "attention_mask": mask, "labels": torch.tensor([labels[row] for row in rows])}
         given = {name: value.to(DEVICE) for name, value in inputs.items()}
-        with torch.autocast(DEVICE, torch.bfloat16):
-            loss: Tensor = forward(**given).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        return train_step(model, lambda: forward(**given).loss, optimizer, True, DEVICE)
 
     return step
 
 
-def finetune(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, report: Callable[[str], None]) -> None:
-    from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-
+def finetune(texts: Sequence[str], labels: Sequence[int], vocabulary: Path) -> None:
     tokenizer = Tokenizer.load(vocabulary)
     ids = [np.array([2, *row, 3], dtype=np.int64) for row in tokenizer.encode_raw(list(texts))]
     rng, needed = np.random.default_rng(0), 1 + WARMUP + STEPS
-    report("| batch | contender | examples/s | ms per step | first step, s | peak memory, GB |")
-    report("|---:|---|---:|---:|---:|---:|")
+    print("| batch | contender | examples/s | ms per step | first step, s | peak memory, GB |")
+    print("|---:|---|---:|---:|---:|---:|")
     for size in (32, 256) if ON_GPU else (4,):
         random = [rng.choice(len(ids), size, replace=False) for _ in range(needed)]
         by_length = rng.permutation(len(ids))[: 50 * size]
@@ -142,54 +131,17 @@ def finetune(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, repo
             first, seconds = time_steps(make_step())
             peak = torch.cuda.max_memory_allocated() / 1e9 if ON_GPU else 0.0
             speed = f"{size * STEPS / seconds:,.0f} | {1000 * seconds / STEPS:.1f} | {first:.1f} | {peak:.1f}"
-            report(f"| {size} | {name} | {speed} |")
-
-
-def embed(texts: Sequence[str], labels: Sequence[int], vocabulary: Path, report: Callable[[str], None]) -> None:
-    from sentence_transformers import SentenceTransformer, models  # type: ignore[attr-defined]
-
-    import bertwright
-    from bertwright.interop.huggingface import write_model
-    from bertwright.systems.bert.bert_config import BertConfig
-    from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-    from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-
-    texts = list(texts[: 8000 if ON_GPU else 50])
-    with tempfile.TemporaryDirectory() as folder:
-        write_model(Path(folder), BertForPretraining(BertConfig.from_size(SIZE, 30_522)), Tokenizer.load(vocabulary))
-        own = bertwright.load(folder, DEVICE, torch.bfloat16)
-        contenders: dict[str, Callable[[], Any]] = {
-            f"bertwright, batch_tokens {tokens}": partial(own.embed, texts, batch_tokens=tokens)
-            for tokens in (8192, 32_768)
-        }
-        model_args = {"torch_dtype": torch.bfloat16, "attn_implementation": "sdpa"}
-        transformer = models.Transformer(folder, model_args=model_args)
-        peer = SentenceTransformer(modules=[transformer, models.Pooling(own.config.hidden_size)])
-        peer = peer.to(DEVICE)
-        contenders |= {
-            f"sentence-transformers, sdpa, batch {size}": partial(
-                peer.encode, texts, batch_size=size, normalize_embeddings=True, show_progress_bar=False
-            )
-            for size in (32, 128, 512)
-        }
-        report(f"{len(texts):,} texts\n\n| contender | texts/s | first call, s |\n|---|---:|---:|")
-        for name, encode in contenders.items():
-            times = take_turns({name: encode}, 3)[name]
-            report(f"| {name} | {len(texts) / statistics.median(times[1:]):,.0f} | {times[0]:.1f} |")
+            print(f"| {size} | {name} | {speed} |", flush=True)
 
 
 def main() -> None:
     parser = make_parser(__doc__)
-    stages = {"finetune": finetune, "embed": embed}
-    parser.add_argument("stage", choices=stages)
     parser.add_argument("--examples", type=Path, default=Path(".gpu/sst2.tsv"))
     parser.add_argument("--vocabulary", type=Path, default=Path(".gpu/vocabulary"))
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "bench/results")))
     chosen = parser.parse_args()
     keep_printed(__file__, device=DEVICE)
-    report = open_report(chosen.out / f"gpu-{chosen.stage}.md")
-    report(f"{describe_machine(device=DEVICE)}\n")
-    stages[chosen.stage](*read_texts(chosen.examples), chosen.vocabulary, report)
+    print(f"{describe_machine(device=DEVICE)}\n")
+    finetune(*read_texts(chosen.examples), chosen.vocabulary)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@
 
 The models are all-MiniLM-L6-v2, or a BERT BASE with random weights, on which only the speed counts. Short texts are
 sentences of STS-B, mixed ones cut or joined from them to 4 to 250 words, 32 a call; tokenization included. Contenders
-take turns, each in a process of its own, with a pause between turns: threads of these libraries go on spinning for up
-to 0.2 s when a call is done, and in one process they slowed whoever came next to a quarter.
+take turns, each in a process of its own, with a pause between turns: in one process, the idle threads of these
+libraries slowed whoever came next to a quarter.
 
 - own int8 and float32, packed, and bfloat16 where the machine multiplies it;
-- OpenVINO and ONNX Runtime with nncf's int8, all layers, whatever the gate would say: the graphs that
+- OpenVINO and ONNX Runtime in float32, and with nncf's int8, all layers, whatever the gate would say: the graphs that
   `bertwright export` makes, and ONNX Runtime's own dynamic int8; made in FOLDER once, in the first call;
+- sentence-transformers in float32, where it is installed;
 - where `ctranslate2` can be imported, CTranslate2, which removes padding, too, in int8 and float32, with the fast
   tokenizer in front and pooling behind.
 
@@ -24,14 +25,12 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -46,19 +45,23 @@ from bertwright.exporting.int8_graph import has_vnni, layer_names, quantize_grap
 from bertwright.inference.exported_folder import FILES
 from bertwright.interop.checksums import write_checksums
 from bertwright.kernels.ffi import int8_isa
+from bertwright.tables.text_roles import read_text_table
 from bertwright.training.context import supports_bfloat16
-from embedding import DEFAULT, Array, Contender, pairs
+from contenders import Contender, take_turns_apart
 from environment import RESULTS, append_result, make_parser, minilm, use_threads
 
-PAUSE = 0.3  # seconds
-Vectors = dict[str, Array]
+BATCH = 32  # texts of a call
+Array = np.ndarray[Any, np.dtype[np.float32]]
+Embed = Callable[[Sequence[str]], Array]
 CALIBRATED = 100  # texts from which the ranges of static int8 are measured
 OWN, FLOAT32, BFLOAT16 = "own int8", "own float32", "own bfloat16"
+GRAPHS: dict[str, Literal["onnx", "openvino"]] = {"OpenVINO float32": "openvino", "ONNX Runtime float32": "onnx"}
+PEER = "sentence-transformers"
 
 
-def by_calls(embed: Contender, texts: Sequence[str]) -> Array:
+def by_calls(embed: Embed, texts: Sequence[str]) -> Array:
     """Embed texts in arrival order, 32 a call."""
-    return np.concatenate([embed(texts[begin : begin + DEFAULT]) for begin in range(0, len(texts), DEFAULT)])
+    return np.concatenate([embed(texts[begin : begin + BATCH]) for begin in range(0, len(texts), BATCH)])
 
 
 def mixed(texts: Sequence[str]) -> list[str]:
@@ -98,12 +101,14 @@ def make_base(folder: Path) -> Path:
 
 
 def make_graphs(model: Path, folder: Path, texts: Sequence[str]) -> dict[str, Path]:
-    """Return exported folders of a model by name, in int8; made unless they exist."""
-    source = folder / "onnx float32"
+    """Return exported folders of a model by name; made unless they exist."""
+    floats = {name: folder / name for name in GRAPHS}
     found = {f"{name} int8": folder / name for name in ("OpenVINO", "ONNX Runtime", "ONNX Runtime dynamic")}
+    source = folder / "ONNX Runtime float32"
     if source.exists():
-        return found
-    export(ExportSettings(str(model), source), MUTE)
+        return floats | found
+    for name, to in GRAPHS.items():
+        export(ExportSettings(str(model), folder / name, to=to), MUTE)
     graph = source / FILES["onnx"]
     inputs = read_json(source / "report.json")["inputs"]
     arrays = to_arrays(encode_calibration(bertwright.load(model, "cpu"), None, texts), inputs, CALIBRATED)
@@ -120,7 +125,7 @@ def make_graphs(model: Path, folder: Path, texts: Sequence[str]) -> dict[str, Pa
         digests = {file.name: digest_file(file) for file in path.parent.iterdir()}
         write_json(target / "report.json", read_json(target / "report.json") | {"graph": to, "digests": digests})
         write_checksums(target)
-    return found
+    return floats | found
 
 
 class Texts(NamedTuple):
@@ -130,44 +135,36 @@ class Texts(NamedTuple):
     calls: int = 1
 
 
-_embed: Contender  # of the process of a contender
+def open_contender(name: str, folder: Path, threads: int) -> Callable[[Texts], tuple[float, Array]]:
+    """Load a contender in its own process; `folder`: the model's, or that of an exported graph.
 
-
-def open_contender(name: str, folder: Path, threads: int) -> None:
-    """Load a contender in its own process; `folder`: the model's, or that of an exported graph."""
-    global _embed
+    Return a function that embeds texts, and returns the seconds of the median call, and the vectors.
+    """
     use_threads(threads)
     warnings.simplefilter("ignore")
+    embed: Embed
     if name.startswith("CTranslate2"):
-        _embed = CTranslate2(folder, name.split()[1], threads)
+        embed = CTranslate2(folder, name.split()[1], threads)
+    elif name == PEER:
+        from sentence_transformers import SentenceTransformer
+
+        encode = SentenceTransformer(str(folder), device="cpu").encode
+        embed = partial(encode, normalize_embeddings=True, show_progress_bar=False)
     else:
         dtypes: dict[str, Literal["float32", "bfloat16", "int8"]] = {
             OWN: "int8", FLOAT32: "float32", BFLOAT16: "bfloat16",
         }  # fmt: skip
-        _embed = bertwright.load(folder, "cpu", dtype=dtypes.get(name)).embed
+        embed = bertwright.load(folder, "cpu", dtype=dtypes.get(name)).embed
 
+    def embed_texts(load: Texts) -> tuple[float, Array]:
+        seconds = []
+        for _ in range(load.calls):
+            started = time.perf_counter()
+            vectors = by_calls(embed, load.texts)
+            seconds.append(time.perf_counter() - started)
+        return statistics.median(seconds), vectors
 
-def embed_texts(load: Texts) -> tuple[float, Array]:
-    """Embed the texts in the contender's process; return the seconds of the median call, and the vectors."""
-    seconds = []
-    for _ in range(load.calls):
-        started = time.perf_counter()
-        vectors = by_calls(_embed, load.texts)
-        seconds.append(time.perf_counter() - started)
-    return statistics.median(seconds), vectors
-
-
-def measure(processes: Mapping[str, Executor], load: Texts, rounds: int) -> tuple[dict[str, list[float]], Vectors]:
-    """Return the seconds of all contenders in turns, and their vectors."""
-    seconds: dict[str, list[float]] = {name: [] for name in processes}
-    vectors = {}
-    for number in range(1 + rounds):  # the first is a warm-up
-        for name, process in processes.items():
-            taken, vectors[name] = process.submit(embed_texts, load).result()
-            time.sleep(PAUSE)
-            if number:
-                seconds[name].append(taken)
-    return seconds, vectors
+    return embed_texts
 
 
 def main() -> None:
@@ -181,7 +178,8 @@ def main() -> None:
     chosen = parser.parse_args()
     use_threads(chosen.threads)
     warnings.simplefilter("ignore")
-    short = [text for *both, _ in pairs(chosen.data / "glue" / "STS-B" / "train.tsv") for text in both][: chosen.texts]
+    rows = read_text_table(str(chosen.data / "glue" / "STS-B" / "train.tsv")).rows
+    short = [text for row in rows for text in row.texts][: chosen.texts]
     model = minilm() if chosen.model == "minilm" else make_base(chosen.folder / "base")
     graphs = make_graphs(model, chosen.folder / f"{chosen.model} graphs", short)
     folders = {OWN: model, FLOAT32: model, **graphs}
@@ -189,13 +187,16 @@ def main() -> None:
         folders[BFLOAT16] = model
     if find_spec("ctranslate2"):
         folders |= dict.fromkeys(("CTranslate2 int8", "CTranslate2 float32"), model)
-    start = partial(ProcessPoolExecutor, 1, get_context("spawn"), open_contender)
-    processes = {name: start((name, folder, chosen.threads)) for name, folder in folders.items()}
+    if find_spec("sentence_transformers"):
+        folders[PEER] = model
+    contenders = {
+        name: Contender(partial(open_contender, name, folder, chosen.threads)) for name, folder in folders.items()
+    }
     loads = {"one text": Texts([" ".join(["word"] * 14)], 40), "short": Texts(short), "mixed": Texts(mixed(short))}
     figures = {}
     for load, given in loads.items():
-        seconds, vectors = measure(processes, given, chosen.rounds)
-        texts = given.texts
+        turns, texts = take_turns_apart(contenders, chosen.rounds, given), given.texts
+        seconds = {name: [turn.result[0] for turn in own] for name, own in turns.items()}
         figures[load] = {
             "texts": len(texts),
             "seconds": {name: round(statistics.median(values), 5) for name, values in seconds.items()},
@@ -206,12 +207,10 @@ def main() -> None:
         }
         if chosen.model == "minilm" and len(texts) > 1:
             figures[load]["first percentile of cosines with own float32"] = {
-                name: round(float(np.percentile((vectors[FLOAT32] * found).sum(1), 1)), 4)
-                for name, found in vectors.items()
+                name: round(float(np.percentile((turns[FLOAT32][-1].result[1] * own[-1].result[1]).sum(1), 1)), 4)
+                for name, own in turns.items()
             }
         print(load, figures[load], flush=True)
-    for process in processes.values():
-        process.shutdown()
     packages = [name for name in ("openvino", "onnxruntime", "nncf", "ctranslate2") if find_spec(name)]
     about = {"model": chosen.model, "instructions": int8_isa(), "peers": {name: version(name) for name in packages}}
     append_result(RESULTS / "int8.jsonl", about | {"figures": figures}, chosen.threads)

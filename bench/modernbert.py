@@ -14,8 +14,6 @@ The memory is the peak of a process of its own that reads one text of 8,192 toke
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -26,16 +24,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertwright.base.files import write_json
 from bertwright.kernels.cpu import configure_malloc, peak_resident_memory
 from bertwright.models.packing import pack
 from bertwright.systems.modernbert.modernbert import ModernBertConfig, ModernBertEncoder
 from bertwright.systems.modernbert.modernbert_folder import MODERNBERT
-from environment import DTYPES, commit, describe_machine, make_parser, multiply, take_turns, use_threads
+from contenders import run_alone
+from environment import DTYPES, RESULTS, make_parser, multiply, take_turns, use_threads, write_result
 
 LAYERS, VOCABULARY = 6, 30_000
-RESULTS = Path(__file__).parent / "results" / "modernbert.json"
-MEMORY = "memory"  # the argument with which the script starts itself
 BATCH_SIZES = (1, 4, 8)
 Texts = list[np.ndarray]
 
@@ -125,8 +121,8 @@ def measure(name: str, trains: bool, rounds: int, models: tuple[ModernBertEncode
     }
 
 
-def measure_memory() -> None:
-    """Print the peak memory in GB of this process after 8,192 tokens through all 22 layers."""
+def measure_memory() -> float:
+    """Return the peak memory in GB of this process after 8,192 tokens through all 22 layers."""
     use_threads(1)
     configure_malloc()
     with torch.device("meta"):
@@ -136,19 +132,16 @@ def measure_memory() -> None:
         torch.nn.init.normal_(parameter, std=0.02)
     with torch.inference_mode():
         encoder(pack([np.arange(8192)]))
-    print((peak_resident_memory() or 0) / 1e9)
+    return (peak_resident_memory() or 0) / 1e9
 
 
 def main() -> None:
     """Print and write all figures."""
-    if sys.argv[1:] == [MEMORY]:
-        measure_memory()
-        return
     parser = make_parser(__doc__)
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--longest", type=int, default=8192, help="leave out texts of more tokens")
-    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--output", type=Path, default=RESULTS / "modernbert.json")
     options = parser.parse_args()
     use_threads(1)
     configure_malloc()
@@ -164,15 +157,10 @@ def main() -> None:
             results[work] = found = measure(name, trains, min(rounds, options.rounds), models)
             bound = f"at most {found['bound by products']:.2f} with the same products"
             print(f"{work}: {found['ratio']:.2f} × transformers ({found['transformers']}), {bound}", flush=True)
-    child = subprocess.run([sys.executable, __file__, MEMORY], capture_output=True, text=True, check=True)
-    memory = float(child.stdout)
+    memory = run_alone(measure_memory)
     print(f"memory of 8,192 tokens, 22 layers: {memory:.2f} GB")
-    about = {
-        "machine": describe_machine(1),
-        "commit": commit(),
-        "setting": f"L{LAYERS} H768, {options.dtype}, CPU seconds",
-    }
-    write_json(options.output, about | {"results": results, "GB of 8,192 tokens, 22 layers": memory})
+    setting = f"L{LAYERS} H768, {options.dtype}, CPU seconds"
+    write_result(options.output, {"setting": setting, "results": results, "GB of 8,192 tokens, 22 layers": memory}, 1)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from bertwright.models.packing import Packing, TokenBatch
 from bertwright.systems.bert.bert_encoder import SITES_PER_LAYER
 from bertwright.training.fit import TrainingSpec
 from bertwright.training.loop import LossOutput, train_steps
-from transformers_baseline import adamw, pad
+from environment import adamw
+from transformers_baseline import pad
 
 IGNORED = -100  # label in `transformers` of a position without a target
 

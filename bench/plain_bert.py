@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.systems.bert.defaults import SIZES
+from bertwright.training.optimizer_settings import OptimizerSettings
+from environment import adamw, train_step
 
 VOCABULARY, DROPOUT = 30_592, 0.1
 
@@ -68,21 +70,11 @@ class PlainBert(nn.Module):
 
 
 def plain_step(
-    size: str, device: str, example: Mapping[str, Tensor], compiled: bool, bfloat16: bool = True
+    size: str, device: str, example: Mapping[str, Tensor], compiled: bool, bfloat16: bool
 ) -> Callable[[], Tensor]:
     """Return a function that makes one step and returns its loss; `example`: ids, masks, labels, next."""
     model = PlainBert(size).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, eps=1e-6, fused=True)
+    optimizer = adamw(model, OptimizerSettings())
     given = [example[name].to(device) for name in ("ids", "masks", "labels", "next")]
     forward = torch.compile(model) if compiled else model
-
-    def step() -> Tensor:
-        with torch.autocast(device, torch.bfloat16, enabled=bfloat16):
-            loss: Tensor = forward(*given)
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, foreach=True)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
-
-    return step
+    return lambda: train_step(model, lambda: forward(*given), optimizer, bfloat16, device)

@@ -14,7 +14,6 @@ minutes on two cores: 64 requests of 32 texts each are what a slow machine compu
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import os
@@ -34,6 +33,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import bertwright
+from bertwright.inference.bert import Bert
+from bertwright.models.task_model import EncoderForTask
+from bertwright.systems.bert.bert_config import BertConfig
+from bertwright.systems.bert.bert_encoder import BertEncoder
+from bertwright.tasks.classification import Classification
+from bertwright.tasks.question_answering import QuestionAnswering
+from bertwright.tasks.tagging import Tagging
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_folder import TaskModel
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from contenders import run_alone
 from environment import RESULTS, append_result, make_parser, minilm
 
 FILE = RESULTS / "serving.jsonl"
@@ -154,10 +165,8 @@ def serve_plainly(port: int) -> None:
     uvicorn.run(app, port=port, log_level="error")
 
 
-def embed_in_process(texts: Sequence[str], seconds: float, per_call: int) -> None:
-    """Print texts per second and the median seconds of a call."""
-    import bertwright
-
+def embed_in_process(texts: Sequence[str], seconds: float, per_call: int) -> dict[str, Any]:
+    """Return texts per second and the median milliseconds of a call."""
     model, times, place = bertwright.load(minilm(), "cpu"), list[float](), 0
     model.embed(texts[:per_call])
     end = time.perf_counter() + seconds
@@ -165,7 +174,7 @@ def embed_in_process(texts: Sequence[str], seconds: float, per_call: int) -> Non
         model.embed([texts[n % len(texts)] for n in range(place, place + per_call)])
         place += per_call
         times.append(time.perf_counter() - began)
-    print(json.dumps({"texts_per_s": round(place / sum(times), 1), "p50_ms": round(1000 * float(np.median(times)), 2)}))
+    return {"texts_per_s": round(place / sum(times), 1), "p50_ms": round(1000 * float(np.median(times)), 2)}
 
 
 class Running(NamedTuple):
@@ -213,7 +222,8 @@ def our_command(port: int, max_wait: float = 120, models: Sequence[str] = (), dt
 
 
 def plain_command(port: int) -> list[str]:
-    return [__file__, "--plain", str(port)]
+    folder = str(Path(__file__).parent)
+    return ["-c", f"import sys; sys.path.insert(0, {folder!r}); import serving; serving.serve_plainly({port})"]
 
 
 def measure_start(times: int = 3) -> dict[str, Any]:
@@ -236,17 +246,6 @@ def measure_start(times: int = 3) -> dict[str, Any]:
 
 def measure_memory() -> dict[str, Any]:
     """Return the MiB of a server with one and with three heads on the trunk of a BERT base, with random weights."""
-    from bertwright.inference.bert import Bert
-    from bertwright.models.task_model import EncoderForTask
-    from bertwright.systems.bert.bert_config import BertConfig
-    from bertwright.systems.bert.bert_encoder import BertEncoder
-    from bertwright.tasks.classification import Classification
-    from bertwright.tasks.question_answering import QuestionAnswering
-    from bertwright.tasks.tagging import Tagging
-    from bertwright.tasks.task import AnyTask
-    from bertwright.tasks.task_folder import TaskModel
-    from bertwright.vocabulary.open_tokenizer import open_tokenizer
-
     tokenizer = open_tokenizer(minilm())
     trunk = BertEncoder(BertConfig(tokenizer.vocab_size), seed=1)
     tasks: tuple[AnyTask, ...] = (
@@ -279,10 +278,9 @@ def measure_server(name: str, start: Callable[[int], list[str]], seconds: float)
 
 def measure(seconds: float) -> Iterator[dict[str, Any]]:
     """Yield the measurements of a round."""
-    for per_call, kind in ((32, "mixed"), (1, "short")):
-        command = [sys.executable, __file__, "--in-process", str(per_call), "--seconds", str(seconds)]
-        output = subprocess.run(command, check=True, capture_output=True, text=True)
-        yield {"what": f"in process, {kind}, lists of {per_call}", **json.loads(output.stdout.splitlines()[-1])}
+    for per_call, kind, texts in ((32, "mixed", make_texts(4_096, 5, 200)), (1, "short", make_texts(512, 16, 16))):
+        figures = run_alone(embed_in_process, texts, seconds, per_call)
+        yield {"what": f"in process, {kind}, lists of {per_call}", **figures}
     capacity = 0.0
     for figures in measure_server("bertwright", our_command, seconds):
         capacity = max(capacity, figures["texts_per_s"])
@@ -301,19 +299,11 @@ def main() -> None:
     parser = make_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--plain", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--in-process", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.plain:
-        serve_plainly(arguments.plain)
-    elif arguments.in_process:
-        texts = make_texts(4_096, 5, 200) if arguments.in_process > 1 else make_texts(512, 16, 16)
-        embed_in_process(texts, arguments.seconds, arguments.in_process)
-    else:
-        for number in range(arguments.rounds):
-            for figures in measure(arguments.seconds):
-                append_result(FILE, {"seconds": arguments.seconds, "round": number, **figures})
-                print(json.dumps(figures), flush=True)
+    for number in range(arguments.rounds):
+        for figures in measure(arguments.seconds):
+            append_result(FILE, {"seconds": arguments.seconds, "round": number, **figures})
+            print(json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

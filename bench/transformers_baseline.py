@@ -1,6 +1,6 @@
 """The paper's tasks as a careful user of `transformers` fine-tunes them: its tokenizer, its models, a plain loop.
 
-The other side of `finetuning_scores.py` and `finetuning.py`. From bertwright come only what both sides must have in
+The other side of `finetuning_scores.py`. From bertwright come only what both sides must have in
 common (the settings of a run, the examples as they are in the files, the rate as a function of the step) and SQuAD's
 scorer, which is proven on published predictions. Everything in between is `transformers`: encoding, alignment of words
 and tokens, windows, padding, loss, reading answers off the logits.
@@ -24,10 +24,11 @@ from seqeval.metrics import accuracy_score as tag_accuracy
 from seqeval.metrics import f1_score as span_f1
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.model_files import model_folder
-from bertwright.metrics.answer_scores import best_threshold, scores
+from bertwright.metrics.answer_scores import scores
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
@@ -36,7 +37,7 @@ from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import read_examples
 from bertwright.training import schedules
-from bertwright.training.optimizer import OptimizerSettings
+from environment import adamw, train_step
 
 AT_ONCE = 32  # sequences per batch in prediction, sorted by length
 IGNORED = -100  # label that the loss ignores
@@ -104,29 +105,28 @@ class Peer(ABC):
     def items(self, examples: Sequence[Any]) -> list[Item]:
         """Encode examples as the model reads them."""
 
-    def targets(self, items: Sequence[Item], length: int) -> dict[str, Tensor]:
-        """Make the targets by the argument names of `forward`, for sequences padded to `length`."""
+    def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Make the targets by the argument names of `forward`."""
         return {"labels": torch.tensor([item.target for item in items])}
 
     @abstractmethod
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
         """Score the logits of all items."""
 
-    def inputs(self, items: Sequence[Item], length: int | None = None) -> dict[str, Tensor]:
-        """Make a batch, padded to its longest sequence or to `length`."""
+    def inputs(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """Make a batch, padded to its longest sequence."""
         ids = [row for item in items for row in item.input_ids]
         types = [row for item in items for row in item.token_type_ids]
         mask = [[1] * len(row) for row in ids]
         return {
-            "input_ids": pad(ids, self.tokenizer.pad_token_id, length),
-            "token_type_ids": pad(types, 0, length),
-            "attention_mask": pad(mask, 0, length),
+            "input_ids": pad(ids, self.tokenizer.pad_token_id),
+            "token_type_ids": pad(types, 0),
+            "attention_mask": pad(mask, 0),
         }
 
-    def batch(self, items: Sequence[Item], length: int | None = None) -> dict[str, Tensor]:
+    def batch(self, items: Sequence[Item]) -> dict[str, Tensor]:
         """Make a batch with targets, for training."""
-        inputs = self.inputs(items, length)
-        return inputs | self.targets(items, inputs["input_ids"].shape[-1])
+        return self.inputs(items) | self.targets(items)
 
     def logits(self, found: Any) -> Tensor:
         """Extract the logits from the model's output."""
@@ -140,7 +140,7 @@ class Peer(ABC):
         order = sorted(range(len(items)), key=lambda number: -items[number].length)
         for begin in range(0, len(order), AT_ONCE):
             numbers = order[begin : begin + AT_ONCE]
-            with computing_in(dtype):
+            with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16"):
                 logits = self.logits(model(**self.inputs([items[number] for number in numbers])))
             found |= zip(numbers, logits.float().numpy(), strict=True)
         model.train()
@@ -197,8 +197,8 @@ class ChoicePeer(Peer):
             made.append(Item(encoded["input_ids"], encoded["token_type_ids"], example.label, number))
         return made
 
-    def inputs(self, items: Sequence[Item], length: int | None = None) -> dict[str, Tensor]:
-        flat = super().inputs(items, length)
+    def inputs(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        flat = super().inputs(items)
         return {name: rows.unflatten(0, (len(items), -1)) for name, rows in flat.items()}
 
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
@@ -243,8 +243,8 @@ class TaggingPeer(Peer):
         encoded = self.tokenizer(words, is_split_into_words=True, add_special_tokens=False)
         return encoded["input_ids"], encoded.word_ids()
 
-    def targets(self, items: Sequence[Item], length: int) -> dict[str, Tensor]:
-        return {"labels": pad([item.target for item in items], IGNORED, length)}
+    def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        return {"labels": pad([item.target for item in items], IGNORED)}
 
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
         right, guessed = [list(example.tags) for example in examples], []
@@ -290,7 +290,7 @@ class AnswerPeer(Peer):
         whole = inside and spans[inside[0]][0] <= begin and end <= spans[inside[-1]][1]
         return (inside[0], inside[-1]) if whole else (0, 0)
 
-    def targets(self, items: Sequence[Item], length: int) -> dict[str, Tensor]:
+    def targets(self, items: Sequence[Item]) -> dict[str, Tensor]:
         first, last = zip(*(item.target for item in items), strict=True)
         return {"start_positions": torch.tensor(first), "end_positions": torch.tensor(last)}
 
@@ -299,17 +299,11 @@ class AnswerPeer(Peer):
 
     def scores(self, examples: Sequence[Any], items: Sequence[Item], outputs: Sequence[Array]) -> Scores:
         best: list[tuple[float, str]] = [(-math.inf, "")] * len(examples)
-        null = [math.inf] * len(examples)
         for item, logits in zip(items, outputs, strict=True):
             number = item.example
             best[number] = max(best[number], self._best(item, logits, examples[number].context), key=lambda one: one[0])
-            null[number] = min(null[number], float(logits[0].sum()))
         answers = [text for _, text in best]
         right = [[answer.text for answer in example.answers] for example in examples]
-        if self.task.allow_no_answer:
-            margins = np.array([score - none for (score, _), none in zip(best, null, strict=True)])
-            chosen = best_threshold(right, answers, margins).value
-            answers = [text if margin > chosen else "" for text, margin in zip(answers, margins, strict=True)]
         return scores(right, answers)
 
     def _best(self, item: Item, logits: Array, context: str) -> tuple[float, str]:
@@ -338,33 +332,15 @@ PEERS: dict[type[AnyTask], type[Peer]] = {
 }
 
 
-def pad(rows: Sequence[Sequence[int]], value: int, length: int | None = None) -> Tensor:
+def pad(rows: Sequence[Sequence[int]], value: int) -> Tensor:
     """Pad rows of unequal length to one array."""
-    table = np.full((len(rows), length or max(map(len, rows))), value, dtype=np.int64)
-    for into, row in zip(table, rows, strict=True):
-        into[: len(row)] = row
-    return torch.from_numpy(table)
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
 
 
 def shares(capacity: int, before: int, after: int) -> tuple[int, int]:
     """Split the capacity for context between both sides: half each, or what the other side does not need."""
     left = min(before, max(capacity // 2, capacity - after))
     return left, min(after, capacity - left)
-
-
-def adamw(model: Any, settings: OptimizerSettings) -> torch.optim.AdamW:
-    """Make PyTorch's fused AdamW with weight decay for matrices only, as in the example scripts."""
-    groups = [
-        {"params": [p for p in model.parameters() if p.ndim > 1], "weight_decay": settings.weight_decay},
-        {"params": [p for p in model.parameters() if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    betas = settings.beta1, settings.beta2
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=betas, eps=settings.eps, fused=True)
-
-
-def computing_in(dtype: str) -> torch.autocast:
-    """Return the autocast context for mixed precision, as `transformers` uses it."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bfloat16")
 
 
 def shuffle_items(items: int, size: int, seed: int) -> Iterator[list[int]]:
@@ -376,19 +352,6 @@ def shuffle_items(items: int, size: int, seed: int) -> Iterator[list[int]]:
             waiting += drawn.permutation(items).tolist()
         yield waiting[:size]
         waiting = waiting[size:]
-
-
-def train_step(
-    model: Any, inputs: dict[str, Tensor], optimizer: torch.optim.AdamW, max_grad_norm: float, dtype: str
-) -> float:
-    """Run one step of a plain loop and return its loss."""
-    with computing_in(dtype):
-        loss = model(**inputs).loss
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return float(loss.detach())
 
 
 def steps(
@@ -405,7 +368,7 @@ def steps(
         for group in optimizer.param_groups:
             group["lr"] = rate(step)
         batch = peer.batch([items[number] for number in chosen])
-        yield train_step(model, batch, optimizer, recipe.max_grad_norm, settings.device.dtype)
+        yield float(train_step(model, lambda: model(**batch).loss, optimizer, settings.device.dtype == "bfloat16"))  # noqa: B023
 
 
 def finetune(settings: FinetuneSettings) -> dict[str, Scores]:

@@ -10,7 +10,7 @@ AdamW (theirs fused), clipping at 1.0; texts are tokenized within the time by th
 sentence-transformers runs as documented, in random order and float32, and at its best settings: batches of similar
 length (sorted among 50 batches), thresholds of malloc and huge pages, and autocast to bfloat16 if --dtype says so, in
 which we and the products compute, too. Its step is its trainer's in a plain loop. Contenders are
-processes of their own and take turns, one block of steps each, with the same pairs in a block (`finetuning.py`); the
+processes of their own and take turns, one block of steps each, with the same pairs in a block; the
 first round is not counted, and ratios are taken within a round. A fourth process computes the products of the linear
 layers alone, forward and backward, with as many rows as our steps have tokens: sentence-transformers beside it is the
 bound that no work on anything else can pass.
@@ -20,16 +20,12 @@ from __future__ import annotations
 
 import argparse
 import gzip
-import json
 import statistics
-import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -40,7 +36,6 @@ from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.kernels.cpu import peak_resident_memory
 from bertwright.models.heads import TaskBatch
 from bertwright.tables.question_files import read_questions
 from bertwright.tables.text_roles import TextRow
@@ -48,7 +43,7 @@ from bertwright.tasks.collation import split_step
 from bertwright.training.context import execution_context
 from bertwright.training.fit import train_until_stopped
 from bertwright.training.throughput import choose_micro_batch_tokens
-from contenders import Child, step_in_turns
+from contenders import OPEN, Contender, Variables, take_turns_apart
 from environment import (
     DATA,
     DTYPES,
@@ -59,18 +54,15 @@ from environment import (
     make_parser,
     minilm,
     multiply,
+    print_heading,
+    print_row,
+    train_step,
     use_threads,
 )
 from pretraining import MEMORY
 
 BATCH, GROUPED, PAIRS, RATE = 64, 50, 3_200, 8e-5
 PRODUCTS = "products of the linear layers alone"
-CONTENDERS: dict[str, tuple[str, dict[str, str]]] = {
-    "sentence-transformers, as documented": ("theirs", {}),
-    "sentence-transformers, at its best settings": ("grouped", MEMORY),
-    "bertwright": ("ours", {}),
-    PRODUCTS: ("products", {}),
-}
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 Block = Callable[[int], float]  # number of a block -> mean loss of its steps
 
@@ -99,18 +91,17 @@ def block_rows(lengths: Ints, number: int, steps: int, is_grouped: bool) -> Ints
     return rows if is_grouped else drawn.permutation(rows.reshape(-1)).reshape(rows.shape)
 
 
-def ours(chosen: argparse.Namespace, stack: ExitStack) -> Block:
+def ours(chosen: argparse.Namespace) -> Block:
     """Train as `bertwright finetune --task embedding` does, on given rows."""
     pairs = read_pairs(chosen.study)
     lengths = measure_lengths(pairs)
-    folder = stack.enter_context(TemporaryDirectory())
     table = {
-        "run": f"{folder}/run", "task": {"task": "embedding"}, "model": str(minilm()), "batch_size": BATCH,
+        "run": "not-written", "task": {"task": "embedding"}, "model": str(minilm()), "batch_size": BATCH,
         "device": {"device": "cpu", "dtype": chosen.dtype, "threads": chosen.threads}, "epochs": 1000.0,
         "optimizer": {"learning_rate": RATE}, "tuning": {"dropout": 0.1},
     }  # fmt: skip
     settings = from_table(FinetuneSettings, table, "table")
-    context = stack.enter_context(execution_context(settings.device))
+    context = OPEN.enter_context(execution_context(settings.device))
     state = open_run(settings, context, SILENT, {"train": pairs})
     encoded = state.train.encoded
 
@@ -124,7 +115,7 @@ def ours(chosen: argparse.Namespace, stack: ExitStack) -> Block:
     return lambda number: statistics.fmean(next(steps).sums["loss"] for _ in range(chosen.steps))
 
 
-def products(chosen: argparse.Namespace, stack: ExitStack) -> Block:
+def products(chosen: argparse.Namespace) -> Block:
     """Compute the products of the linear layers and of their gradients, with as many rows as a step has tokens."""
     pairs = read_pairs(chosen.study)
     lengths = measure_lengths(pairs)
@@ -157,52 +148,30 @@ def theirs(chosen: argparse.Namespace, is_grouped: bool) -> Block:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0, fused=True)
     model.train()
 
+    is_half = is_grouped and chosen.dtype == "bfloat16"
+
     def take_step(rows: Ints) -> float:
         batch = [pairs[row] for row in rows]
         features = [model.preprocess([row.texts[side] for row in batch]) for side in (0, 1)]
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_grouped and chosen.dtype == "bfloat16"):
-            value = loss(features, torch.empty(0))
-        value.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        return float(value.detach())
+        return float(train_step(model, lambda: loss(features, torch.empty(0)), optimizer, is_half))
 
     return lambda number: statistics.fmean(map(take_step, block_rows(lengths, number, chosen.steps, is_grouped)))
 
 
-def serve(chosen: argparse.Namespace) -> None:
-    """Run one block per input line; print seconds, mean loss and peak memory."""
+def prepare(make: Callable[[argparse.Namespace], Block], chosen: argparse.Namespace) -> Callable[[], float]:
+    """Return a function that trains on the next block."""
     use_threads(chosen.threads)
     torch.manual_seed(0)
-    with ExitStack() as stack:
-        makers = {"ours": ours, "products": products}
-        if chosen.serve in makers:
-            block = makers[chosen.serve](chosen, stack)
-        else:
-            block = theirs(chosen, chosen.serve == "grouped")
-        for number, _ in enumerate(sys.stdin):
-            started = time.perf_counter()
-            loss = block(number)
-            answer = {"seconds": time.perf_counter() - started, "result": loss, "peak": peak_resident_memory()}
-            print(json.dumps(answer), flush=True)
+    block, numbers = make(chosen), count()
+    return lambda: block(next(numbers))
 
 
-class Contender(Child):
-    """The process of one contender."""
-
-    def __init__(self, chosen: argparse.Namespace, which: str, environment: dict[str, str]) -> None:
-        flags = [
-            "--serve",
-            which,
-            "--steps",
-            str(chosen.steps),
-            "--threads",
-            str(chosen.threads),
-            "--dtype",
-            chosen.dtype,
-        ]
-        super().__init__([sys.executable, __file__, chosen.study, *flags], environment)
+CONTENDERS: dict[str, tuple[Callable[[argparse.Namespace], Block], Variables]] = {
+    "sentence-transformers, as documented": (partial(theirs, is_grouped=False), None),
+    "sentence-transformers, at its best settings": (partial(theirs, is_grouped=True), MEMORY),
+    "bertwright": (ours, None),
+    PRODUCTS: (products, None),
+}
 
 
 def main() -> None:
@@ -214,28 +183,24 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--results", type=Path, default=RESULTS / "vector_training_speed.jsonl")
-    parser.add_argument("--serve", choices=("ours", "products", "theirs", "grouped"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
-    if chosen.serve:
-        serve(chosen)
-        return
-    children = {name: Contender(chosen, *how) for name, how in CONTENDERS.items()}
-    step_in_turns(children.values(), chosen.rounds)
-    own, rows = children["bertwright"].seconds, dict[str, dict[str, float]]()
-    print("| | pairs/s (minimum to maximum) | bertwright is, × as fast | peak memory, GB | loss |")
-    print("|---|---:|---:|---:|---:|")
-    for name, child in children.items():
-        speeds = [BATCH * chosen.steps / seconds for seconds in child.seconds]
-        ratios = [one / other for one, other in zip(child.seconds, own, strict=True)]
-        loss = statistics.fmean(child.results)
-        ratio = "" if name == "bertwright" else format_ratio(child.seconds, own)
-        print(f"| {name} | {format_range(speeds, '.1f')} | {ratio} | {child.peak / 1e9:.2f} | {loss:.3f} |")
+    contenders = {name: Contender(partial(prepare, make, chosen), more) for name, (make, more) in CONTENDERS.items()}
+    turns = take_turns_apart(contenders, chosen.rounds)
+    own, rows = [turn.seconds for turn in turns["bertwright"]], dict[str, dict[str, float]]()
+    print_heading(["", "pairs/s (minimum to maximum)", "bertwright is, × as fast", "peak memory, GB", "loss"])
+    for name, their_turns in turns.items():
+        seconds, peak = [turn.seconds for turn in their_turns], their_turns[-1].peak / 1e9
+        speeds = [BATCH * chosen.steps / one for one in seconds]
+        ratios = [one / other for one, other in zip(seconds, own, strict=True)]
+        loss = statistics.fmean(turn.result for turn in their_turns)
+        ratio = "" if name == "bertwright" else format_ratio(seconds, own)
+        print_row([name, format_range(speeds, ".1f"), ratio, f"{peak:.2f}", f"{loss:.3f}"])
         rows[name] = {
             "pairs_per_second": round(statistics.median(speeds), 1),
             "times_as_fast": round(statistics.median(ratios), 2),
             "lowest": round(min(ratios), 2),
             "highest": round(max(ratios), 2),
-            "peak_gb": round(child.peak / 1e9, 2),
+            "peak_gb": round(peak, 2),
             "loss": round(loss, 4),
         }
     about = {"study": chosen.study, "dtype": chosen.dtype, "rounds": chosen.rounds, "steps": chosen.steps}

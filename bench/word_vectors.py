@@ -3,7 +3,7 @@
 Every run is a process of its own; runs of the two libraries alternate. gensim is installed elsewhere
 (`python -m venv peer && peer/bin/pip install gensim`), because it is no dependency:
 
-    python bench/word_vectors.py --data DATA --peer peer/bin/python --words 2000000
+    python bench/word_vectors.py [--data DATA] --peer peer/bin/python --words 2000000
     python bench/word_vectors.py --table
 
 Both read one sentence per line, split in advance by bertwright, and have the settings of word2vec.c or fastText. On one
@@ -18,21 +18,33 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
+from typing import Any
 
+import torch
+
+from bertwright.corpus.documents import CorpusSettings
 from bertwright.corpus.sentences import split_sentences
+from bertwright.kernels.native_library import load_library
+from bertwright.systems.word_vectors.glove import count_cooccurrences, train_glove
+from bertwright.systems.word_vectors.skip_gram import train_fasttext, train_skip_gram
 from bertwright.systems.word_vectors.vector_evaluation import read_examples, score_examples
+from bertwright.systems.word_vectors.vector_settings import VectorModel, WordRule, WordVectorSettings
+from bertwright.systems.word_vectors.word_stream import read_words
+from bertwright.vocabulary.fasttext_file import Subwords, write_fasttext
 from bertwright.vocabulary.vector_file import load_vectors
+from bertwright.vocabulary.vector_formats import write_word2vec_binary
 from bertwright.vocabulary.word_tokenizer import WORD
-from environment import append_result, describe_machine, make_parser
+from contenders import run_alone
+from environment import DATA, RESULTS, append_result, describe_machine, make_parser, print_heading, print_row
+from study import format_mean, read_records
 
 SIMILARITY = ("EN-MEN-TR-3k", "EN-MTurk-771", "EN-WS-353-ALL", "EN-SIMLEX-999")
-RESULTS = Path(__file__).parent / "results" / "word_vectors.jsonl"
+FILE = RESULTS / "word_vectors.jsonl"
 PEER = """
 import json, sys, time
 from gensim.models import FastText, KeyedVectors, Word2Vec
@@ -74,21 +86,18 @@ for path in sys.argv[1:]:
 def main() -> None:
     """Parse the arguments, then train, score and print."""
     parser = make_parser(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="folder with corpora and word_similarity")
-    parser.add_argument("--peer", type=Path, required=True, help="Python with gensim")
+    parser.add_argument("--data", type=Path, default=DATA, help="folder with corpora and word_similarity")
+    parser.add_argument("--peer", type=Path, help="Python with gensim")
     parser.add_argument("--words", type=int, default=2_000_000, help="words of text: half Wikipedia, half books")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--models", nargs="+", default=["skip-gram", "fasttext", "glove"])
     parser.add_argument("--buckets", type=int, default=200_000)
     parser.add_argument("--table", action="store_true", help="print the table of all recorded runs")
-    if "--worker" in sys.argv:
-        work(*sys.argv[sys.argv.index("--worker") + 1 :])
-        return
-    if "--table" in sys.argv:
-        print_table([json.loads(line) for line in RESULTS.read_text().splitlines()])
-        return
     options = parser.parse_args()
+    if options.table:
+        print_table(read_records(FILE))
+        return
     print(describe_machine(1), flush=True)
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
@@ -104,7 +113,7 @@ def main() -> None:
                             print(json.dumps(record), flush=True)
         check_files(options.peer, Path(folder))
     for record in records:
-        append_result(RESULTS, {"words": options.words} | record, 1)
+        append_result(FILE, {"words": options.words} | record, 1)
     print_table(records)
 
 
@@ -135,17 +144,18 @@ def books(data: Path) -> Iterator[str]:
 
 def measure(
     options: argparse.Namespace, library: str, model: str, text: Path, threads: int, seed: int, folder: Path
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Train once in a new process; return rates and scores."""
     output = folder / f"{library}-{model}{'.ft' if model == 'fasttext' else ''}.bin"
     output.unlink(missing_ok=True)
     arguments = [model, str(text), str(output), str(threads), str(seed), str(options.buckets)]
-    command = [str(options.peer), "-c", PEER, *arguments]
+    environment = {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
     if library == "bertwright":
-        command = [sys.executable, __file__, "--worker", *arguments]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": "1"}
-    result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    record = json.loads(result.stdout.splitlines()[-1])
+        record = run_alone(work, *arguments, environment=environment)
+    else:
+        command = [str(options.peer), "-c", PEER, *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | environment)
+        record = json.loads(done.stdout.splitlines()[-1])
     file = load_vectors(output)
     scores = {}
     for name in SIMILARITY:
@@ -168,19 +178,8 @@ def measure(
     }
 
 
-def work(model: str, text: str, output: str, threads: str, seed: str, buckets: str) -> None:
-    """Train bertwright's vectors in this process, write them, and print the times."""
-    import torch
-
-    from bertwright.corpus.documents import CorpusSettings
-    from bertwright.kernels.native_library import load_library
-    from bertwright.systems.word_vectors.glove import count_cooccurrences, train_glove
-    from bertwright.systems.word_vectors.skip_gram import train_fasttext, train_skip_gram
-    from bertwright.systems.word_vectors.vector_settings import VectorModel, WordRule, WordVectorSettings
-    from bertwright.systems.word_vectors.word_stream import read_words
-    from bertwright.vocabulary.fasttext_file import Subwords, write_fasttext
-    from bertwright.vocabulary.vector_formats import write_word2vec_binary
-
+def work(model: str, text: str, output: str, threads: str, seed: str, buckets: str) -> dict[str, float]:
+    """Train bertwright's vectors in this process, write them, and return the times."""
     torch.set_num_threads(int(threads))
     load_library("kernels")  # compile it, if needed, before the clock starts
     kind: VectorModel = model  # type: ignore[assignment]
@@ -210,7 +209,7 @@ def work(model: str, text: str, output: str, threads: str, seed: str, buckets: s
         else:
             write_word2vec_binary(Path(output), stream.words, vectors)
         words = int(stream.counts.sum())
-    print(json.dumps({"train_s": end - middle, "cpu_s": cpu, "total_s": end - start, "words": words}))
+    return {"train_s": end - middle, "cpu_s": cpu, "total_s": end - start, "words": words}
 
 
 def check_files(peer: Path, folder: Path) -> None:
@@ -220,21 +219,18 @@ def check_files(peer: Path, folder: Path) -> None:
     print(f"gensim opens {len(ours)} files of bertwright; bertwright has opened gensim's")
 
 
-def print_table(records: list[dict[str, object]]) -> None:
+def print_table(records: list[dict[str, Any]]) -> None:
     """Print means over seeds as a Markdown table, and the ratio and the differences of the two libraries."""
     names = [*SIMILARITY, "analogies"]
-    print("| " + " | ".join(["model", "threads", "library", "words/s", "words/CPU s", "total s", *names]) + " |")
-    print("|---" * (6 + len(names)) + "|")
-    groups: dict[tuple[object, ...], list[dict]] = {}  # type: ignore[type-arg]
+    print_heading(["model", "threads", "library", "words/s", "words/CPU s", "total s", *names])
+    groups: dict[tuple[object, ...], list[dict[str, Any]]] = {}
     for record in records:
         groups.setdefault((record["model"], record["threads"], record["library"]), []).append(record)
     for (model, threads, library), runs in groups.items():
         rates = [mean(run[name] for run in runs) for name in ("train_words_per_s", "words_per_cpu_s", "total_s")]
         cells = [f"{rates[0]:,.0f}", f"{rates[1]:,.0f}", f"{rates[2]:.1f}"]
-        for name in names:
-            values = [100 * run["scores"][name] for run in runs]
-            cells.append(f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else ""))
-        print("| " + " | ".join(map(str, [model, threads, library, *cells])) + " |")
+        cells += [format_mean([100 * run["scores"][name] for run in runs]) for name in names]
+        print_row([model, threads, library, *cells])
 
 
 if __name__ == "__main__":

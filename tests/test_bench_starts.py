@@ -45,7 +45,7 @@ def test_every_script_of_bench_prints_its_help() -> None:
 
 def test_every_script_keeps_its_figures_with_their_commit() -> None:
     """Each writes by one of the functions of bench/environment.py and bench/study.py that add commit and machine."""
-    keepers = ("append_result(", "keep_printed(", "run_missing(", "commit()")
+    keepers = ("append_result(", "write_result(", "keep_printed(", "run_missing(", "commit()")
     scripts = [path for path in BENCH.glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
     lost = [path.name for path in scripts if not any(name in path.read_text(encoding="utf-8") for name in keepers)]
     assert sorted(lost) == ["parity_table.py"]  # reads results of others
