@@ -23,7 +23,7 @@ from bertwright.inference.distill import DistillSettings, distill
 from bertwright.metrics.scores import spearman
 from bertwright.tables.text_roles import read_text_table
 from bertwright.training.device_settings import DeviceSettings
-from environment import DATA, commit, make_parser, minilm, take_turns, use_threads
+from environment import DATA, make_parser, minilm, take_turns, use_threads
 from study import Record, run_missing
 
 CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
@@ -63,7 +63,7 @@ def distil_and_score(student: str, epochs: float, captions: int, rounds: int) ->
     scores = {"teacher": score(teacher), "student": score(small)}
     speeds = {f"{name}_texts_per_second": round(len(texts) / median(taken)) for name, taken in seconds.items()}
     share = round(100 * scores["student"] / scores["teacher"], 2)
-    return {**scores, "share": share, **speeds, "times_as_fast": round(float(np.median(ratios)), 2), "commit": commit()}
+    return {**scores, "share": share, **speeds, "times_as_fast": round(float(np.median(ratios)), 2)}
 
 
 def main() -> None:

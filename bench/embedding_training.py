@@ -3,13 +3,12 @@
     python bench/embedding_training.py sts [--seeds 3] [--limit N] [--data DATA] [--output FILE]
     python bench/embedding_training.py scifact
     python bench/embedding_training.py banking77 --seeds 5 --output bench/results/few_texts_per_class.jsonl
-    python bench/embedding_training.py memory [--pairs 4096] [--length 128]
 
 sts: STS-B, train → dev and test, CoSENT, 4 epochs of 32 pairs, by both. scifact: claims → abstracts, ranking.
 banking77: ten texts per class, the samples of `head_per_label.py`, whose figures are compared; this package trains by
 `labels`, sentence-transformers on pairs as SetFit makes them for the same CPU seconds; then both get the same logistic
-regression on the vectors of the same texts (bench/plans/few_per_class.md). memory: the peak memory of one step of
-`ranking`, beside a step of 64 pairs, in processes of their own. Runs that the result file has are not repeated.
+regression on the vectors of the same texts (bench/plans/few_per_class.md). Runs that the result file has are not
+repeated.
 `--limit` takes a sample of each split, of banking77 this many classes.
 """
 
@@ -18,10 +17,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,15 +31,12 @@ from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.kernels.cpu import peak_resident_memory
 from bertwright.tables.text_roles import TextRow, read_text_table
 from bertwright.tasks.collation import step_items
 from bertwright.tasks.splits import sample_examples
 from bertwright.training.schedules import linear_warmup_decay
-from environment import DATA, commit, make_parser, minilm, use_threads
-from head_init import RATE as FIT_RATE
-from head_init import classify_vectors
-from head_per_label import splits_of
+from environment import DATA, make_parser, minilm, print_heading, print_row, train_step, use_threads
+from head_per_label import CONTENDERS, classify_vectors, splits_of
 from study import (
     CPU,
     Record,
@@ -50,8 +45,6 @@ from study import (
     find_records,
     finetune_table,
     format_mean,
-    print_heading,
-    print_row,
     read_records,
     run_missing,
 )
@@ -60,7 +53,6 @@ RESULTS = Path(__file__).parent / "results" / "embedding_training.jsonl"
 SPLITS = ("train", "dev", "test")
 RATE, WARMUP = 8e-5, 0.1  # the package's default at this hidden size; used by both
 OTHERS = RESULTS.with_name("head_per_label.jsonl")
-MEMORY_SCRIPT = "import sys; sys.path.insert(0, {!r}); import embedding_training as e; e.take_step({}, {})"
 
 
 def read_sts(data: Path, limit: int | None) -> dict[str, list[TextRow]]:
@@ -69,11 +61,11 @@ def read_sts(data: Path, limit: int | None) -> dict[str, list[TextRow]]:
     return {split: [*sample_examples(given, limit or len(given))] for split, given in rows.items()}
 
 
-def train_ours(task: dict[str, Any], seed: int, examples: dict[str, Any] | None = None, **more: Any) -> Record:
+def train_ours(task: dict[str, Any], seed: int, **more: Any) -> Record:
     """Train with this package; return the scores before and after."""
-    table = {"task": {"task": "embedding", **task}, "model": str(minilm()), "seed": seed, "linear_floor": False}
-    report = finetune_table(table | more, examples)
-    return {"scores": report["scores"], "gain": report.get("gain"), "commit": commit()}
+    table = {"task": {"task": "embedding", **task}, "model": str(minilm()), "seed": seed}
+    report = finetune_table(table | more)
+    return {"scores": report["scores"], "gain": report.get("gain")}
 
 
 def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:
@@ -97,10 +89,7 @@ def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:
         optimizer.param_groups[0]["lr"] = rate
         batch = [rows["train"][number] for number in step_items(size, 32, step, seed)]
         features = [model.preprocess([row.texts[side] for row in batch]) for side in (0, 1)]
-        optimizer.zero_grad()
-        loss(features, torch.tensor([row.score for row in batch])).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        train_step(model, partial(loss, features, torch.tensor([row.score for row in batch])), optimizer, False)
     model.eval()
     scores = {}
     for split in ("dev", "test"):
@@ -190,51 +179,16 @@ def make_runs(options: argparse.Namespace) -> Iterator[Record]:
             yield {"study": options.study, "system": system, "seed": seed, "limit": options.limit}
 
 
-def take_step(pairs: int, length: int) -> None:
-    """Take one training step of `ranking` on random texts; print peak memory in MB, and CPU seconds."""
-    import numpy as np
-
-    use_threads(1)
-    words = [str(number) for number in range(10)]
-    texts = np.random.default_rng(0).choice(words, (2 * pairs, length - 2))
-    rows = [TextRow(" ".join(texts[n]), f"{n}", (" ".join(texts[n + pairs]),)) for n in range(pairs)]
-    task = {"task": "embedding"}
-    with TemporaryDirectory() as folder:
-        table = {"run": f"{folder}/run", "task": task, "model": str(minilm()), "batch_size": pairs, "epochs": 1.0}
-        table["device"] = {"device": "cpu", "dtype": "float32", "threads": 1}
-        started, cpu = time.perf_counter(), time.process_time()
-        finetune(from_table(FinetuneSettings, table, "table"), SILENT, {"train": rows}, temporary=True)
-    peak = (peak_resident_memory() or 0) // 1024**2
-    print(peak, time.process_time() - cpu, time.perf_counter() - started, torch.get_num_threads())
-
-
-def measure_memory(run: Record) -> Record:
-    """Take a step in a process of its own."""
-    script = MEMORY_SCRIPT.format(str(Path(__file__).parent), run["pairs"], run["length"])
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    peak, cpu, *_ = done.stdout.split()
-    return {"peak_mb": int(peak), "cpu_seconds_of_step": round(float(cpu), 1), "commit": commit()}
-
-
 def main() -> None:
     """Run what the result file lacks, and print a table."""
     parser = make_parser(__doc__)
-    parser.add_argument("study", choices=("sts", "scifact", "banking77", "memory"))
+    parser.add_argument("study", choices=("sts", "scifact", "banking77"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, help="rows of each split of STS-B, classes of Banking77; all if not given")
-    parser.add_argument("--pairs", type=int, default=4096)
-    parser.add_argument("--length", type=int, default=128, help="tokens per text")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
     use_threads(1)
-    if options.study == "memory":
-        sizes = ({"study": "memory", "pairs": pairs, "length": options.length} for pairs in (64, options.pairs))
-        records = run_missing(options.output, sizes, measure_memory)
-        print_heading(["pairs per step", "peak MB", "CPU seconds"])
-        for record in records:
-            print_row([record["pairs"], record["peak_mb"], record["cpu_seconds_of_step"]])
-        return
     records = run_missing(options.output, make_runs(options), lambda run: execute(run, options.data, options.output))
     if options.study == "banking77":
         print_classes(records)
@@ -251,7 +205,7 @@ def print_classes(records: list[Record]) -> None:
     """Print the mean accuracies, and the differences to the figures of the same samples."""
     figures = {name: by_seed(records, "score", system=name) for name in ("bertwright", "sentence-transformers")}
     others = read_records(OTHERS)
-    for name in ("logistic", f"fit:{FIT_RATE}", f"random:{FIT_RATE}"):
+    for name in CONTENDERS[1:4]:
         figures[name] = by_seed(others, "score", task="banking77 10", contender=name)
     print_heading(["", "accuracy", "bertwright − it, 95 % interval"])
     percent = {name: {seed: 100 * score for seed, score in scores.items()} for name, scores in figures.items()}

@@ -78,10 +78,9 @@ WORKS = {
 def read(about: Work, path: Path, number: int) -> list[Any]:
     """Read a file and choose examples at random; a question of TREC has its coarse and its fine label."""
     if path.parent.name == "trec":
-        lines = read_trec(path)
+        pairs = zip(read_trec(path), read_trec(path, is_fine=True), strict=True)
         examples: list[Any] = [
-            TextExample(text, None, (label.partition(":")[0], label), f"{path}, line {line}")
-            for line, (text, label) in enumerate(lines, 1)
+            TextExample(one.text, None, (one.label, fine.label), one.location) for one, fine in pairs
         ]
     else:
         examples = list(about.task.build_task().read(str(path)))

@@ -18,26 +18,24 @@ truncated at two σ, as in Google's code, the peer's is not.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from statistics import mean
+from typing import Literal, NamedTuple
+
+from scipy.stats import ttest_ind
 
 import study
-from bertwright.base.files import read_json
-from bertwright.base.reporter import SILENT
-from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.kernels.cpu import configure_malloc
-from bertwright.metrics.seed_summary import SeedSummary, summarize_seeds
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
-from environment import make_parser, minilm, sample, use_threads
-from study import Record, print_heading, print_row
+from environment import make_parser, minilm, print_heading, print_row, sample, use_threads
+from study import Record, format_mean
 
 # oneDNN and PyTorch cache machine code and scratch memory for every batch width: 20 GB on SQuAD, where few widths
 # occur twice. One step needs less than this.
@@ -53,10 +51,8 @@ class Work:
 
     folder: str
     train: str = "train.tsv"
-    dev: str | None = "dev.tsv"
+    dev: str = "dev.tsv"
     test: str | None = None
-    validation_fraction: float = 0.0
-    """Share of the training examples that chooses the best epoch, if there is no dev file."""
     preset: str = ""
     """The published task; unset: the same name."""
     examples: int | None = None
@@ -64,30 +60,24 @@ class Work:
     changes: TaskOptions = field(default_factory=TaskOptions)
     shown: tuple[str, ...] = ("accuracy",)
     """The scores of the table."""
-    published: str = ""
-    """Dev score of MiniLM-L6-H384 (Wang et al. 2020), the weights that all-MiniLM-L6-v2 was made from."""
 
 
 _CONLL = Work("conll2003", "train.txt", "valid.txt", "test.txt", preset="conll2003", shown=("f1", "accuracy"))
-_SQUAD = Work("squad", "train-v1.1.json", "dev-v1.1.json", examples=20_000, shown=("exact_match", "f1"))
 
 WORKS = {
-    "mrpc": Work("glue/MRPC", test="test.tsv", shown=("f1", "accuracy"), published="F1 88.9"),
-    "rte": Work("glue/RTE", published="68.8"),
-    "cola": Work("glue/CoLA", shown=("matthews",), published="47.5"),
+    "mrpc": Work("glue/MRPC", test="test.tsv", shown=("f1", "accuracy")),
+    "rte": Work("glue/RTE"),
+    "cola": Work("glue/CoLA", shown=("matthews",)),
     "stsb": Work("glue/STS-B", test="test.tsv", shown=("spearman", "pearson")),
-    "sst2": Work("glue/SST-2", published="91.5"),
     "codah": Work("codah", test="test.tsv"),
     "conll2003": replace(_CONLL, changes=TaskOptions(context=False)),
     "conll2003_context": replace(_CONLL, changes=TaskOptions(context=True, max_length=128)),
-    "squad": _SQUAD,
-    "squad_v2": replace(_SQUAD, train="dev-v2.0-split-train.json", dev="dev-v2.0-split-dev.json", examples=None),
+    "squad": Work("squad", "train-v1.1.json", "dev-v1.1.json", examples=20_000, shown=("exact_match", "f1")),
 }
 
 
 def ours(settings: FinetuneSettings) -> Scores:
-    finetune(settings, SILENT)
-    scores: Scores = read_json(settings.run / "report.json")["scores"]
+    scores: Scores = study.finetune_and_report(settings)["scores"]
     return scores
 
 
@@ -137,7 +127,7 @@ def settings_of(run: Run, about: Work, data: Path, work: Path, threads: int) -> 
         run=work / "run",
         task=TaskSettings(about.preset or run.task, None, overrides=about.changes, **files),
         model=str(minilm()) if run.model == MINILM else run.model,
-        tuning=TuningSettings(validation_fraction=about.validation_fraction, head_init="random", dropout=0.1),
+        tuning=TuningSettings(head_init="random", dropout=0.1),
         epochs=run.epochs,
         seed=run.seed,
         optimizer=replace(paper_optimizer(), learning_rate=run.rate),
@@ -166,47 +156,19 @@ def table(chosen: argparse.Namespace) -> None:
     print("\n".join(sorted({record["machine"] for record in found})))
     recipe = f"{chosen.epochs:g} epochs, rate {chosen.rate:g}, batch 32, {chosen.dtype}"
     print(f"\n{recipe}; mean ± standard deviation (seeds)\n")
-    compared = "difference (Welch's t)"
-    print_heading(["task", "split, score", "bertwright", "transformers", compared, "published", "minutes per run"])
+    print_heading(["task", "split, score", "bertwright", "transformers", "difference", "Welch's t"])
     for task in chosen.tasks:
         records = [record for record in found if record["task"] == task]
-        sides = {system: [record for record in records if record["system"] == system] for system in SYSTEMS}
-        for row in rows(task, sides):
-            print_row(row)
-
-
-def rows(task: str, sides: dict[str, list[dict[str, Any]]]) -> Iterator[list[str]]:
-    """Yield one table row per split and metric of a task."""
-    about, first = WORKS[task], True
-    splits = dict.fromkeys(split for records in sides.values() for record in records for split in record["scores"])
-    times = ", ".join(
-        f"{sum(record['seconds'] for record in records) / len(records) / 60:.1f}" if records else "–"
-        for records in sides.values()
-    )
-    for split in splits:
-        for name in about.shown:
-            values = (
-                [record["scores"][split][name] for record in records if split in record["scores"]]
-                for records in sides.values()
-            )
-            one, other = (summarize_seeds(found) if found else None for found in values)
-            gap = f"{100 * (one.mean - other.mean):+.2f}{welch(one, other)}" if one and other else ""
-            extra = [about.published, times] if first else ["", ""]
-            yield [task, f"{split}, {name.replace('_', ' ')}", percent(one), percent(other), gap, *extra]
-            first = False
-
-
-def welch(one: SeedSummary, other: SeedSummary) -> str:
-    """Format Welch's t of a difference: the difference in units of its standard error."""
-    if one.std is None or other.std is None:
-        return ""
-    error = math.hypot(one.std / math.sqrt(one.seeds), other.std / math.sqrt(other.seeds))
-    return f" (t {(one.mean - other.mean) / error:+.1f})" if error else ""
-
-
-def percent(found: SeedSummary | None) -> str:
-    """Format a summary in percent."""
-    return f"{found.format(2)} ({found.seeds})" if found else ""
+        for split in dict.fromkeys(split for record in records for split in record["scores"]):
+            for name in WORKS[task].shown:
+                sides = [
+                    [100 * one["scores"][split][name] for one in records if one["system"] == system]
+                    for system in SYSTEMS
+                ]
+                gap = [f"{mean(sides[0]) - mean(sides[1]):+.2f}"] if all(sides) else []
+                gap += [f"{ttest_ind(*sides, equal_var=False).statistic:+.1f}"] if min(map(len, sides)) > 1 else []
+                what = f"{split}, {name.replace('_', ' ')}"
+                print_row([task, what, *map(format_mean, sides), *gap, *[""] * (2 - len(gap))])
 
 
 def main() -> None:

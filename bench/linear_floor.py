@@ -9,7 +9,6 @@ words and bigrams, and on features of tokens; a lookup of the names in training.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
@@ -22,8 +21,7 @@ from bertwright.tasks.classification import Classification
 from bertwright.tasks.linear_floor import LINEAR, LOOKUP, floor_names, train_floor
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
-from bertwright.tasks.text_task import TextExample
-from environment import commit, describe_machine, use_threads
+from environment import make_parser, use_threads, write_result
 from study import read_trec
 
 
@@ -53,10 +51,7 @@ JOBS = {
 
 
 def read(task: AnyTask, path: Path) -> list[Any]:
-    """Read examples; TREC's lines are COARSE:fine and the question."""
-    if "trec" not in path.parts:
-        return list(task.read(str(path)))
-    return [TextExample(text, None, label.partition(":")[0], path.name) for text, label in read_trec(path)]
+    return list(read_trec(path) if "trec" in path.parts else task.read(str(path)))
 
 
 def measure(job: Job, train: Sequence[Any], scored: Sequence[Any], samples: int) -> dict[str, Any]:
@@ -80,18 +75,18 @@ def measure(job: Job, train: Sequence[Any], scored: Sequence[Any], samples: int)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--results", type=Path, required=True)
     parser.add_argument("--samples", type=int, default=5)
     arguments = parser.parse_args()
     use_threads(1)
-    report: dict[str, Any] = {"machine": describe_machine(1), "commit": commit()}
+    report: dict[str, Any] = {}
     for title, job in JOBS.items():
         train, scored = (read(job.task, arguments.data / path) for path in (job.train, job.scored))
         report[title] = measure(job, train, scored, arguments.samples)
         print(title, json.dumps(report[title]))
-    arguments.results.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    write_result(arguments.results, report, 1)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ questions with an answer (243), in percent; published: MAP 65 with a CNN (Yang e
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from bertwright.tasks.collation import step_items
 from bertwright.tasks.ranking_examples import RankingExample
 from bertwright.tasks.reranking import Reranking
 from bertwright.training.schedules import linear_warmup_decay
-from environment import DATA, commit, make_parser, minilm, use_threads
+from environment import DATA, make_parser, minilm, train_step, use_threads
 from study import Record, finetune_table, run_missing
 
 BATCH_SIZE, RATE, WARMUP = 32, 8e-5, 0.1
@@ -56,10 +57,8 @@ def train_theirs(train: list[RankingExample], test: list[RankingExample], epochs
         rate = linear_warmup_decay(step, peak=RATE, warmup=int(WARMUP * steps), total=steps)
         optimizer.param_groups[0]["lr"] = rate
         queries, texts, grades = zip(*(rows[n] for n in step_items(len(rows), BATCH_SIZE, step, seed)), strict=True)
-        optimizer.zero_grad()
-        loss([list(queries), list(texts)], torch.tensor(grades, dtype=torch.float32)).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        inputs = [list(queries), list(texts)], torch.tensor(grades, dtype=torch.float32)
+        train_step(model, partial(loss, *inputs), optimizer, False)
     model.eval()
     scores = model.predict([(one.query, text) for one in test for text in one.texts], show_progress_bar=False)
     ends = torch.tensor([len(one.texts) for one in test]).cumsum(0)[:-1]
@@ -80,7 +79,7 @@ def main() -> None:
     contenders = {"ours": train_ours, "theirs": train_theirs}
 
     def execute(run: Record) -> Record:
-        return contenders[run["system"]](train, test, run["epochs"], run["seed"]) | {"commit": commit()}
+        return contenders[run["system"]](train, test, run["epochs"], run["seed"])
 
     fields = {"task": "wikiqa", "questions": len(train), "epochs": options.epochs}
     seeds = range(options.seeds)

@@ -53,7 +53,6 @@ class Text(NamedTuple):
 TEXTS = {
     "english": Text(("file=english_books", "english_wikipedia/train.txt")),
     "korean": Text(("korean_petitions",), held_out=0.03, column="content", lowercase=False),
-    "books": Text(("file=english_books",), held_out=0.03),
 }
 TRAIN_TOKENS = {"english": 18.7e6, "korean": 2.5e6}
 ENTROPY = {"english": 6.652, "korean": 7.473}  # of the token frequencies

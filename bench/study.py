@@ -1,18 +1,11 @@
-"""Studies: systems trained with several seeds, results in a file of JSON lines, means and paired differences.
-
-    python bench/study.py bench/results/ladder_trec.jsonl "+ word vectors" CoVe ELMo TagLM
-    python bench/study.py bench/results/taglm_findings.jsonl TagLM "TagLM, forward direction alone" …
-
-As a script, compare the test scores of the first system with those of the others, on the seeds that both have, by
-paired intervals. A line of the file has `system` or `tagger`, `seed`, and the test score: `test` in percent, or a share
-in `scores`.
-"""
+"""Studies: systems trained with several seeds, results in a file of JSON lines, means and paired differences."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, stdev
 from tempfile import TemporaryDirectory
@@ -27,7 +20,8 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_data import read_examples
-from environment import append_result, describe_machine, make_parser
+from bertwright.tasks.text_task import TextExample
+from environment import append_result, describe_machine
 
 CPU = {"device": "cpu", "dtype": "float32", "threads": 1}
 Record = dict[str, Any]
@@ -35,8 +29,14 @@ Record = dict[str, Any]
 
 def finetune_table(table: Mapping[str, Any], examples: Mapping[str, Sequence[Any]] | None = None) -> Record:
     """Fine-tune with the settings of a table, in float32 on one thread; return the report. The model is deleted."""
+    given = {"device": CPU, "run": "elsewhere"} | dict(table)
+    return finetune_and_report(from_table(FinetuneSettings, given, "table"), examples)
+
+
+def finetune_and_report(settings: FinetuneSettings, examples: Mapping[str, Sequence[Any]] | None = None) -> Record:
+    """Fine-tune in a folder that is deleted; return the report."""
     with TemporaryDirectory() as folder:
-        settings = from_table(FinetuneSettings, {"device": CPU} | dict(table) | {"run": f"{folder}/run"}, "table")
+        settings = replace(settings, run=Path(folder, "run"))
         finetune(settings, SILENT, examples, temporary=True)
         report: Record = read_json(settings.run / "report.json")
         return report
@@ -79,10 +79,13 @@ def run_missing(
     return records
 
 
-def read_trec(path: Path) -> list[tuple[str, str]]:
-    """Read questions and their fine labels."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [(text, label) for label, _, text in (line.partition(" ") for line in lines)]
+def read_trec(path: Path, is_fine: bool = False) -> list[TextExample[str]]:
+    """Read questions with their coarse label, or with the fine one, COARSE:fine."""
+    lines = [line.partition(" ") for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        TextExample(text, None, label if is_fine else label.partition(":")[0], f"{path}, line {number}")
+        for number, (label, _, text) in enumerate(lines, 1)
+    ]
 
 
 def by_seed(records: Iterable[Record], score: str, **fields: Any) -> dict[int, float]:
@@ -110,37 +113,3 @@ def compare(before: Mapping[int, float], after: Mapping[int, float]) -> tuple[st
         return f"{mean(higher) - mean(lower):+.2f}", ""
     interval = ttest_rel(higher, lower).confidence_interval(0.95)
     return f"{mean(higher) - mean(lower):+.2f}", f"{interval.low:+.2f} to {interval.high:+.2f}"
-
-
-def print_row(cells: Iterable[object]) -> None:
-    """Print a row of a Markdown table."""
-    print(f"| {' | '.join(map(str, cells))} |", flush=True)
-
-
-def print_heading(cells: Sequence[str]) -> None:
-    """Print the heading of a Markdown table: a column of names, then numbers."""
-    print_row(cells)
-    print(f"|---|{'---:|' * (len(cells) - 1)}")
-
-
-def main() -> None:
-    parser = make_parser(__doc__)
-    parser.add_argument("results", type=Path)
-    parser.add_argument("first")
-    parser.add_argument("others", nargs="+")
-    chosen = parser.parse_args()
-    systems: dict[str, dict[int, float]] = {}
-    for run in read_records(chosen.results):
-        score = run["test"] if "test" in run else 100 * run["scores"]["test"]
-        systems.setdefault(run.get("system") or run["tagger"], {})[run["seed"]] = score
-    for name in (chosen.first, *chosen.others):
-        if name not in systems:
-            parser.error(f"{chosen.results}: no system {name!r}; it has {', '.join(systems)}")
-    for name in chosen.others:
-        difference, interval = compare(systems[chosen.first], systems[name])
-        seeds = len(systems[chosen.first].keys() & systems[name].keys())
-        print(f"{chosen.first} → {name}: {difference} ({interval}), {seeds} seeds")
-
-
-if __name__ == "__main__":
-    main()

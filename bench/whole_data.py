@@ -16,15 +16,12 @@ from typing import Any
 from bertwright.base.settings import from_table
 from bertwright.tasks.linear_floor import score_floors
 from bertwright.tasks.presets import TaskSettings
-from bertwright.tasks.text_task import TextExample
-from environment import make_parser, use_threads
+from environment import make_parser, print_heading, print_row, use_threads
 from study import (
     Record,
     by_seed,
     finetune_table,
     format_mean,
-    print_heading,
-    print_row,
     read_records,
     read_splits,
     read_trec,
@@ -52,18 +49,12 @@ WORKS = {
 }
 
 
-def read_questions(path: Path) -> list[TextExample[str]]:
-    """Read TREC's questions with their coarse labels."""
-    lines = enumerate(read_trec(path), 1)
-    return [TextExample(text, None, label.partition(":")[0], f"{path}, line {n}") for n, (text, label) in lines]
-
-
 def execute(run: Record, data: Path) -> Record:
     """Train one system with one seed; return its scores, in percent, those of the floors, and the steps."""
     about = WORKS[run["system"]]
     if run["system"].startswith("TREC"):
         task: dict[str, Any] = {"task": "classification"}
-        examples: dict[str, Any] = {split: read_questions(data / f"trec/TREC.{split}") for split in ("train", "test")}
+        examples: dict[str, Any] = {split: read_trec(data / f"trec/TREC.{split}") for split in ("train", "test")}
     else:
         task = {"task": "conll2003", "data": str(data / "conll2003"), "overrides": {"context": False}}
         examples = read_splits(task, ("train", "dev", "test"))
