@@ -1,38 +1,29 @@
 """Check that training is bit-equal to an earlier commit: the loss of every step and the final weights.
 
-    python bench/refactoring_parity.py [--base DIR] [--tree DIR] [--work DIR] [--jobs NAME ...] [--reference]
-    python bench/refactoring_parity.py --speed 5 [--work DIR]
+    python bench/refactoring_parity.py [--base COMMIT] [--work DIR] [--jobs NAME ...] [--reference]
 
-Both source trees run the same jobs as command lines, in processes of their own: they learn a vocabulary, prepare a
-token store, pre-train BERT-mini for 20 steps (with one and two threads), and fine-tune the pre-trained model on four
-tasks for at least 20 steps each. Three of the jobs are repeated while they are killed twice (SIGKILL) and resumed: the
-earlier commit runs them until the first kill, the present tree from there. The table names the job, the steps that were
-compared, whether all records and weights are equal to the last bit, and the largest differences. The exit status is 1
-if anything differs.
+The commit (HEAD by default) and the working tree run the same jobs as command lines, in processes of their own: they
+learn a vocabulary, prepare a token store, pre-train BERT-mini for 20 steps (with one and two threads), and fine-tune
+the pre-trained model on four tasks for at least 20 steps each. The table names the job, the steps that were compared,
+whether all records and weights are equal to the last bit, and the largest differences. The exit status is 1 if anything
+differs. That killed runs end with the same bits, and that old checkpoints resume, is shown by tests.
 
-`--speed ROUNDS` instead compares tokens per second of both trees, each with the kernels that it compiles itself; each
-step counts with its highest speed in all rounds.
-
-All comparisons of bits use float32 on the CPU. `--reference` sets BERTWRIGHT_NATIVE=0 for both trees, so that only the
-reference implementations compute: use it when a native kernel was changed on purpose. With `--work DIR` the runs of the
-earlier commit are saved and reused the next time. Data: ../shared/data (environment variable BERTWRIGHT_DATA).
+Everything is float32 on the CPU. `--reference` sets BERTWRIGHT_NATIVE=0 for both trees, so that only the reference
+implementations compute: use it when a native kernel was changed on purpose. With `--work DIR` the runs of the earlier
+commit are saved and reused the next time. Data: ../shared/data (environment variable BERTWRIGHT_DATA).
 """
 
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,19 +34,12 @@ from torch import Tensor
 
 from environment import DATA, describe_machine, keep_printed, make_parser, sample
 
-BASE_COMMIT = "ab34771"
 ROOT = Path(__file__).resolve().parents[1]
 CLOCK_FIELDS = ("tokens_per_second", "sequences_per_second", "utilization", "seconds")
-RENAMED = {"mlm_loss": "loss", "long_mlm_loss": "long_loss"}  # metrics of the earlier commit
 NUM_STEPS = 20
-SPEED_JOBS = ("pretrain-2-threads", "sst2")
-SPEED_STEPS = 60
-WARM_UP_STEPS = 10
-KILL_AFTER = (7, 13)  # steps in the log when the process is killed; checkpoints are at 5, 10, 15, 20
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(NamedTuple):
     """A training run as a command line, without `--run`."""
 
     command: str
@@ -70,37 +54,14 @@ class Tree(NamedTuple):
     work: Path
     reference: bool
 
-    def environment(self, threads: int, own_kernels: bool = False) -> dict[str, str]:
-        """Return the environment variables of its processes. `own_kernels`: compiled as the tree does itself."""
-        own = {"PYTHONPATH": str(self.source / "src"), "OMP_NUM_THREADS": str(threads)}
-        if own_kernels:
-            return os.environ | own
-        own |= {"CXX": str(Path(__file__).parent / "native_g++"), "BERTWRIGHT_NATIVE": "compile"}
-        if self.reference:
-            own["BERTWRIGHT_NATIVE"] = "0"
-        return os.environ | own
-
-    def paper_options(self, job: Job) -> tuple[str, ...]:
-        """Return the options by which a fine-tuning starts its head at random, if the tree has another start, too."""
-        settings = self.source / "src/bertwright/finetuning/settings.py"
-        has_choice = settings.exists() and "head_init" in settings.read_text(encoding="utf-8")
-        if job.command != "finetune" or not has_choice:
-            return ()
-        return ("--head-init", "random")
-
-    def run(self, command: str, *arguments: str, threads: int = 1, own_kernels: bool = False) -> None:
+    def run(self, command: str, *arguments: str, threads: int = 1) -> None:
         """Run one command to its end. Raises SystemExit with its output if it fails."""
-        words = command_line(command, *arguments)
-        done = subprocess.run(
-            words, env=self.environment(threads, own_kernels), capture_output=True, text=True, check=False
-        )
+        words = [sys.executable, "-m", "bertwright", command, *arguments]
+        own = {"PYTHONPATH": str(self.source / "src"), "OMP_NUM_THREADS": str(threads)}
+        own |= {"BERTWRIGHT_NATIVE": "0" if self.reference else "compile"}
+        done = subprocess.run(words, env=os.environ | own, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{' '.join(words)}\nexit status {done.returncode}\n{done.stdout}{done.stderr}")
-
-
-def command_line(command: str, *arguments: str) -> list[str]:
-    """Return the words of a bertwright command."""
-    return [sys.executable, "-m", "bertwright", command, *arguments]
 
 
 class Difference(NamedTuple):
@@ -113,49 +74,36 @@ class Difference(NamedTuple):
     max_weight: float
 
 
-def make_jobs(store: Path, model: Path, data: Path, folder: Path, steps: int = NUM_STEPS) -> dict[str, Job]:
+def make_jobs(store: Path, model: Path, data: Path, folder: Path) -> dict[str, Job]:
     """Return all jobs by name. `folder` receives the data files, which are cut down to the first examples."""
-    common = ("--log-every", "1", "--save-every", "5", "--device", "cpu", "--dtype", "float32")
-    mini = (
-        "--store", str(store), "--steps", str(steps), "--size", "mini", "--max-positions", "128",
-        "--batch-size", "16", "--long-ratio", "0.2", "--long-length", "128", "--learning-rate", "5e-4",
-        "--warmup-ratio", "0.1", "--bias-correction", "--eval-every", "10", "--eval-sequences", "32", *common,
-    )  # fmt: skip
-    tuning = ("--model", str(model), "--epochs", "1", "--learning-rate", "3e-4", "--eval-every", "10", *common)
-    examples, dev_examples = 32 * steps, 64
+    common = "--log-every 1 --save-every 5 --device cpu --dtype float32 --eval-every 10"
+    mini = f"--steps {NUM_STEPS} --size mini --max-positions 128 --batch-size 16 --long-ratio 0.2 --long-length 128"
+    mini += f" --learning-rate 5e-4 --warmup-ratio 0.1 --bias-correction --eval-sequences 32 {common}"
+    pretraining = ("--store", str(store), *mini.split())
+    tuning = f"--epochs 1 --learning-rate 3e-4 --head-init random {common}"
+    examples, dev_examples = 32 * NUM_STEPS, 64
     document_marks = 40  # blocks of CoNLL files that are no examples
 
     def files(train: Path, dev: Path, number: int = examples) -> tuple[str, ...]:
         chosen = sample(train, number, folder), sample(dev, dev_examples, folder)
         return ("--train", str(chosen[0]), "--dev", str(chosen[1]))
 
+    def finetuning(task: str, chosen: tuple[str, ...], options: str = "") -> Job:
+        words = ("--task", task, "--model", str(model), *chosen, *tuning.split(), *options.split())
+        return Job("finetune", words)
+
     glue, squad = data / "glue", data / "squad"
     conll = files(data / "conll2003/train.txt", data / "conll2003/valid.txt", examples + document_marks)
+    rte = files(glue / "RTE/train.tsv", glue / "RTE/dev.tsv")
+    answers = files(squad / "train-v1.1.json", squad / "dev-v1.1.json")
     return {
-        "pretrain": Job("pretrain", mini),
-        "pretrain-2-threads": Job("pretrain", mini, threads=2),
-        "sst2": Job("finetune", ("--task", "sst2", *files(glue / "SST-2/train.tsv", glue / "SST-2/dev.tsv"), *tuning)),
-        "conll2003": Job(
-            "finetune", ("--task", "conll2003", *conll, *tuning)
-        ),
-        "rte": Job(
-            "finetune",
-            (
-                "--task", "rte", *files(glue / "RTE/train.tsv", glue / "RTE/dev.tsv"), *tuning,
-                "--layerwise-lr-decay", "0.9", "--freeze-layers", "1",
-            ),
-        ),
-        "squad": Job(
-            "finetune",
-            (
-                "--task", "squad", *files(squad / "train-v1.1.json", squad / "dev-v1.1.json"), *tuning,
-                "--max-length", "128", "--doc-stride", "64",
-            ),
-        ),
-    }  # fmt: skip
-
-
-KILLED = ("pretrain", "sst2", "conll2003")
+        "pretrain": Job("pretrain", pretraining),
+        "pretrain-2-threads": Job("pretrain", pretraining, threads=2),
+        "sst2": finetuning("sst2", files(glue / "SST-2/train.tsv", glue / "SST-2/dev.tsv")),
+        "conll2003": finetuning("conll2003", conll),
+        "rte": finetuning("rte", rte, "--layerwise-lr-decay 0.9 --freeze-layers 1"),
+        "squad": finetuning("squad", answers, "--max-length 128 --doc-stride 64"),
+    }
 
 
 def prepare(tree: Tree, corpus: Path) -> Path:
@@ -181,49 +129,16 @@ def train(tree: Tree, name: str, job: Job) -> Path:
     key = "\n".join([*job.arguments, str(job.threads), *(f"{path}: {path.stat().st_mtime_ns}" for path in inputs)])
     if not (done.exists() and done.read_text() == key):
         shutil.rmtree(run, ignore_errors=True)
-        arguments = (*tree.paper_options(job), *job.arguments)
-        tree.run(job.command, "--run", str(run), *arguments, "--threads", str(job.threads), threads=job.threads)
+        tree.run(job.command, "--run", str(run), *job.arguments, "--threads", str(job.threads), threads=job.threads)
         done.write_text(key)
     return run
-
-
-def train_killed(tree: Tree, base: Tree, name: str, job: Job) -> Path:
-    """Run a job that is killed after each of the steps KILL_AFTER, the first time in the earlier commit's code.
-
-    Returns the run folder.
-    """
-    run = tree.work / f"{name}-killed"
-    shutil.rmtree(run, ignore_errors=True)
-    arguments = (*tree.paper_options(job), *job.arguments)
-    words = command_line(job.command, "--run", str(run), *arguments, "--threads", str(job.threads))
-    for step, source in zip(KILL_AFTER, (base, tree), strict=True):
-        process = subprocess.Popen(
-            words, env=source.environment(job.threads), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        while process.poll() is None and last_step(run) < step:
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        if process.wait() != -signal.SIGKILL:
-            raise SystemExit(f"{name}: expected a kill after step {step}, got exit status {process.returncode} before")
-        words = command_line(job.command, "--run", str(run), "--resume", "--threads", str(job.threads))
-    tree.run(job.command, "--run", str(run), "--resume", "--threads", str(job.threads), threads=job.threads)
-    return run
-
-
-def last_step(run: Path) -> int:
-    """Return the last logged step of a run, 0 if there is none."""
-    log = run / "metrics.jsonl"
-    whole = log.read_text().rpartition("\n")[0] if log.exists() else ""
-    return max((json.loads(line)["step"] for line in whole.split("\n") if line), default=0)
 
 
 def read_records(run: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """Return a run's records by kind and step, without timings."""
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return {
-        (record["kind"], record["step"]): {
-            RENAMED.get(name, name): record[name] for name in record if name not in CLOCK_FIELDS
-        }
+        (record["kind"], record["step"]): {name: record[name] for name in record if name not in CLOCK_FIELDS}
         for record in records
     }
 
@@ -275,71 +190,28 @@ def run_jobs(base: Tree, present: Tree, names: Sequence[str], data: Path) -> Ite
     present_jobs = make_jobs(present_store, model, data, base.work / "data")
     train(base, "pretrain", base_jobs["pretrain"])
     for name in names:
-        expected = train(base, name, base_jobs[name])
-        yield name, compare(expected, train(present, name, present_jobs[name]))
-        if name in KILLED:
-            yield f"{name}, killed twice", compare(expected, train_killed(present, base, name, present_jobs[name]))
-
-
-def measure_speed(trees: Sequence[Tree], names: Sequence[str], data: Path, rounds: int) -> None:
-    """Print the speed of both trees, each with its own kernels, in turn.
-
-    Step n of every round reads the same tokens, and what else the machine does only slows a step down. So each step
-    counts with its highest speed in all rounds, and the ratio is the median over the steps. The ratios of single
-    rounds show the noise.
-    """
-    base = trees[0]
-    stores = [prepare(tree, base.work / "corpus.txt") for tree in trees]
-    model = train(base, "pretrain", make_jobs(stores[0], base.work, data, base.work / "data")["pretrain"]) / "model"
-    jobs = [make_jobs(store, model, data, base.work / "data", SPEED_STEPS) for store in stores]
-    print("| job | dtype | tokens/s before | now | ratio (single rounds) |\n|---|---|---:|---:|---:|")
-    for name, dtype in itertools.product(names, ("float32", "bfloat16")):
-        speeds = np.zeros((rounds, len(trees), SPEED_STEPS - WARM_UP_STEPS))
-        for number in range(rounds):
-            for index in (0, 1) if number % 2 else (1, 0):  # the first run has the cooler processor
-                tree, job = trees[index], jobs[index][name]
-                run = tree.work / "speed"
-                shutil.rmtree(run, ignore_errors=True)
-                words = [dtype if word == "float32" else word for word in job.arguments]
-                words = [*tree.paper_options(job), *words, "--threads", "2"]
-                tree.run(job.command, "--run", str(run), *words, threads=2, own_kernels=True)
-                records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-                rates = [record["tokens_per_second"] for record in records if record["kind"] == "train"]
-                speeds[number, index] = rates[WARM_UP_STEPS:SPEED_STEPS]
-        singles = np.median(speeds[:, 1] / speeds[:, 0], axis=1)
-        best = speeds.max(axis=0)
-        before, now = np.median(best, axis=1)
-        ratio = f"**{np.median(best[1] / best[0]):.2f}** ({singles.min():.2f} to {singles.max():.2f})"
-        print(f"| {name} | {dtype} | {before:,.0f} | {now:,.0f} | {ratio} |", flush=True)
+        yield name, compare(train(base, name, base_jobs[name]), train(present, name, present_jobs[name]))
 
 
 def main() -> None:
     """Print the table; exit with status 1 if anything differs."""
     parser = make_parser(__doc__)
-    parser.add_argument("--base", type=Path, help=f"checkout of the earlier commit (default: extract {BASE_COMMIT})")
-    parser.add_argument("--tree", type=Path, default=ROOT, help="checkout to compare with it (default: this one)")
+    parser.add_argument("--base", default="HEAD", help="the earlier commit (default: HEAD)")
     parser.add_argument("--work", type=Path, help="folder for the runs, to be reused (default: a temporary one)")
     parser.add_argument("--data", type=Path, default=DATA)
-    parser.add_argument(
-        "--jobs", nargs="+", help=f"names of the jobs to run (default: all; with --speed {' and '.join(SPEED_JOBS)})"
-    )
-    parser.add_argument(
-        "--speed", type=int, metavar="ROUNDS", help="instead, time both trees in turn, two threads each"
-    )
+    parser.add_argument("--jobs", nargs="+", help="names of the jobs to run (default: all)")
     parser.add_argument("--reference", action="store_true", help="reference implementations instead of native kernels")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         work = (arguments.work or Path(temporary)).resolve()
         keep_printed(__file__)
         mode = "reference" if arguments.reference else "native"
-        source = arguments.base or extract_commit(BASE_COMMIT, work / "base-source")
-        base = Tree(source.resolve(), work / f"base-{mode}", arguments.reference)
-        present = Tree(arguments.tree.resolve(), work / f"present-{mode}", arguments.reference)
+        git = ["git", "-C", str(ROOT), "rev-parse", "--short", arguments.base]
+        name = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+        source = extract_commit(name, work / f"{name}-source")
+        base = Tree(source, work / f"{name}-{mode}", arguments.reference)
+        present = Tree(ROOT, work / f"present-{mode}", arguments.reference)
         base.work.mkdir(parents=True, exist_ok=True)
-        if arguments.speed:
-            print(f"{describe_machine(2)}\n")
-            names = arguments.jobs or SPEED_JOBS
-            return measure_speed((base, present), names, arguments.data, arguments.speed)
         names = arguments.jobs or list(make_jobs(base.work, base.work, arguments.data, base.work / "data"))
         print(f"{describe_machine(1)}; {mode} kernels, float32\n")
         print(
