@@ -1,4 +1,4 @@
-"""Megabytes that `pip install bertwright` brings, without torch: the core against the dependencies of earlier versions.
+"""Megabytes that `pip install bertwright` brings, without torch and what it requires: the core, and the extra `all`.
 
     python bench/installed_size.py
 
@@ -8,41 +8,32 @@ is written to results/installed_size.json.
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from environment import commit, describe_machine, make_parser
-
-FORMER = """fsspec google-crc32c huggingface_hub lazy_loader matplotlib mwparserfromhell nanotoken numpy polars rich
-sacrebleu safetensors scikit-learn scipy seqeval tensorboard tokenizers tomli-w zstandard""".split()
-RESULTS = Path(__file__).parent / "results" / "installed_size.json"
+from environment import RESULTS, make_parser, write_result
 
 
-def normalize(name: str) -> str:
-    return re.sub("[-_.]+", "-", name).lower()
-
-
-def collect(names: list[str]) -> dict[str, Distribution]:
-    """Return the packages and all that they require, without torch and its own requirements."""
+def collect(package: str, extra: str = "") -> dict[str, Distribution]:
+    """Return a package with an extra, and all that it requires."""
     found: dict[str, Distribution] = {}
-    waiting = [normalize(name) for name in names]
+    waiting, seen = [(package, extra)], set[tuple[str, str]]()
     while waiting:
-        name = waiting.pop()
-        if name in found or name == "torch":
+        name, extra = waiting.pop()
+        name = re.sub("[-_.]+", "-", name).lower()
+        if (name, extra) in seen:
             continue
+        seen.add((name, extra))
         try:
             found[name] = distribution(name)
         except PackageNotFoundError:
             continue  # of another platform
-        for text in found[name].requires or ():
-            needed = Requirement(text)
-            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
-                waiting.append(normalize(needed.name))
+        for needed in map(Requirement, found[name].requires or ()):
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                waiting += [(needed.name, one) for one in ("", *needed.extras)]
     return found
 
 
@@ -54,19 +45,13 @@ def size(package: Distribution) -> int:
 
 def main() -> None:
     make_parser(__doc__).parse_args()
-    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    core = [Requirement(text).name for text in project["dependencies"]]
-    of_torch = collect([Requirement(text).name for text in distribution("torch").requires or () if "extra" not in text])
-    result: dict[str, object] = {"machine": describe_machine(), "commit": commit()}
-    sizes = {}
-    for title, names in (("core", core), ("former", FORMER)):
-        packages = collect([name for name in names if name != "torch"])
-        sizes[title] = sum(size(package) for name, package in packages.items() if name not in of_torch) / 1e6
-        result[title] = {"packages": len(packages), "megabytes": round(sizes[title], 1)}
-        print(f"{title}: {len(packages)} packages, {sizes[title]:.1f} MB without torch and what it requires")
-    result["ratio"] = round(sizes["core"] / sizes["former"], 3)
-    print(f"ratio: {result['ratio']}")
-    RESULTS.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    sizes: dict[str, dict[str, float]] = {}
+    of_torch = collect("torch")
+    for title, extra in (("core", ""), ("all", "all")):
+        packages = [one for name, one in collect("bertwright", extra).items() if name not in of_torch]
+        sizes[title] = {"packages": len(packages), "megabytes": round(sum(map(size, packages)) / 1e6, 1)}
+        print(f"{title}: {sizes[title]} without torch and what it requires")
+    write_result(RESULTS / "installed_size.json", sizes)
 
 
 if __name__ == "__main__":
