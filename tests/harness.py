@@ -30,8 +30,6 @@ R = TypeVar("R")
 S = TypeVar("S")
 M = TypeVar("M", bound=torch.nn.Module)
 Wait = Callable[[BaseProcess, Path], object]  # gets a process and its run folder; returns when to kill the process
-PRELOADED = ["bertwright.trials.experiment", "matplotlib.backends.backend_agg", "sklearn.metrics"]
-"""Modules that the server of `start_process` has imported: each of its processes starts with them."""
 TIMINGS = ("tokens_per_second", "sequences_per_second", "utilization", "seconds")
 
 
@@ -110,17 +108,22 @@ def read_untimed(run: Path) -> list[dict[str, Any]]:
 
 
 def start_process(command: Callable[[Any], object], settings: Any) -> BaseProcess:
-    """Start a command in its own process, forked from a server that has imported the command's module."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=_run_silently, args=(command, settings))
+    """Start a command in a fork of this process, which starts at once."""
+    process = multiprocessing.get_context("fork").Process(target=_run_silently, args=(command, settings))
     process.start()
     return process
 
 
 def _run_silently(command: Callable[[Any], object], settings: Any) -> None:
     sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115
-    command(settings)
+    _run_with_one_thread(command, settings)
+
+
+def run_until_killed(command: Callable[[Any], object], settings: Any) -> None:
+    """Run a command that ends its own process with SIGKILL."""
+    process = start_process(command, settings)
+    process.join(timeout=300)
+    assert process.exitcode == -signal.SIGKILL
 
 
 def run_on_ranks(ranks: int, function: Callable[..., R], *arguments: Any, max_restarts: int = 0) -> dict[int, R]:

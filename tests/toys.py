@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, TrainingSpec, fit
 from bertwright.training.loop import LossOutput, wrap_forward
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from harness import read_untimed
+from harness import read_untimed, run_until_killed
 
 CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 STEPS, SAVE_EVERY = 80, 10
@@ -72,18 +72,10 @@ def train_toy(make: Callable[[], TrainingSpec[Any]], run: Path, kill_at: int = 0
 
 
 def check_resumes_to_the_bit(make: Callable[[], TrainingSpec[Any]], folder: Path) -> TrainingSpec[Any]:
-    """Train a toy without a break, and once more with two SIGKILLs; return the first, whose model is trained.
-
-    Each killed training is a process of its own, not forked from this one: a copy lacks OpenMP's threads, and hangs.
-    """
+    """Train a toy without a break, and once more with two SIGKILLs; return the first, whose model is trained."""
     spec = train_toy(make, folder / "unbroken")
     for kill_at in (13, 47):
-        process = multiprocessing.get_context("forkserver").Process(
-            target=train_toy, args=(make, folder / "killed", kill_at), daemon=True
-        )
-        process.start()
-        process.join(timeout=300)
-        assert process.exitcode == -signal.SIGKILL
+        run_until_killed(partial(train_toy, make, folder / "killed"), kill_at)
     train_toy(make, folder / "killed")
     assert read_untimed(folder / "killed") == read_untimed(folder / "unbroken")
     last = f"checkpoints/step-{STEPS:08d}/{WEIGHTS}"

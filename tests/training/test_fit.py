@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -29,7 +28,7 @@ from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit
 from bertwright.training.loop import DivergedError, LossOutput
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from harness import read_untimed
+from harness import read_untimed, run_until_killed
 
 CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 WEIGHTS = "weights.safetensors"
@@ -88,16 +87,6 @@ def score_by_step(training: TrainingSpec[Tensor]) -> dict[str, float]:
     return {"score": -abs(training.optimizer.steps - 30.0)}
 
 
-def train_toy_until_killed(run: Path, kill_at: int) -> None:
-    """Train in a process of its own. Not forked from this one: OpenMP's threads are not in the copy, which hangs."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bertwright.training.fit"])
-    process = context.Process(target=train_toy, args=(run, kill_at), daemon=True)
-    process.start()
-    process.join(timeout=300)
-    assert process.exitcode == -signal.SIGKILL
-
-
 def read_weights(run: Path) -> list[bytes]:
     return [(path / WEIGHTS).read_bytes() for path in sorted(run.glob("*/step-*"))]
 
@@ -105,7 +94,7 @@ def read_weights(run: Path) -> list[bytes]:
 def test_toy_model_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path) -> None:
     train_toy(tmp_path / "unbroken")
     for kill_at in (5, 12, 21, 59):
-        train_toy_until_killed(tmp_path / "killed", kill_at)
+        run_until_killed(partial(train_toy, tmp_path / "killed"), kill_at)
     assert "Resuming after step 56" in train_toy(tmp_path / "killed")
     assert read_untimed(tmp_path / "killed") == read_untimed(tmp_path / "unbroken")
     assert read_weights(tmp_path / "killed") == read_weights(tmp_path / "unbroken")

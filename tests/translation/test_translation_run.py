@@ -31,7 +31,7 @@ from bertwright.translation import run as translation_run
 from bertwright.translation.run import average_checkpoints, train_translation
 from bertwright.translation.settings import TrainTranslationSettings, TranslateSettings, check_training_inputs
 from bertwright.translation.translator import load_translator, translate
-from harness import read_untimed, run_and_capture, start_process
+from harness import read_untimed, run_and_capture, run_until_killed
 from helpers import CPU, read_output
 
 WORDS = dict(zip("one two three four five six".split(), "eins zwei drei vier fünf sechs".split(), strict=True))
@@ -194,8 +194,6 @@ def test_an_mt_lstm_learns_the_toy_language_and_reads_new_words_by_their_vectors
 
 def train_and_kill(settings: TrainTranslationSettings, kill_at: int) -> None:
     """Train until the loss of step `kill_at`, then end this process with SIGKILL."""
-    for name, sizes in SMALL.items():
-        translation_records()[name].sizes["tiny"] = sizes  # type: ignore[index]
     original = translation_run.TranslationRun.loss
 
     def loss(self: translation_run.TranslationRun, batch: translation_run.LabeledPairs) -> object:
@@ -216,9 +214,7 @@ def test_a_killed_run_resumes_to_the_bit(tmp_path: Path, architecture: str) -> N
     unbroken, killed = (make_settings(tmp_path, name, **changes) for name in ("unbroken", "killed"))
     train_translation(unbroken, MUTE)
     for settings, kill_at in ((killed, 5), (replace(killed, resume=True), 9)):
-        process = start_process(partial(train_and_kill, kill_at=kill_at), settings)
-        process.join(timeout=300)
-        assert process.exitcode == -signal.SIGKILL
+        run_until_killed(partial(train_and_kill, kill_at=kill_at), settings)
     train_translation(replace(killed, resume=True), MUTE)
     assert read_untimed(unbroken.run) == read_untimed(killed.run)
     for name in ("model", "checkpoints/step-00000012"):
