@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import socket
@@ -11,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from bertwright.serving.batcher import Batcher, Call
 from bertwright.serving.model_methods import Counts
 from bertwright.serving.serve_settings import LimitSettings, ServeSettings
 from bertwright.serving.served_models import ServedModel, ServedModels
-from serving.servers import CPU, TEXTS, running_server, save_models, wait_until_healthy
+from serving.servers import CPU, TEXTS, running_server, wait_until_healthy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* lose tokens", "ignore:.*UNK")
 
@@ -169,11 +170,10 @@ def test_a_defect_gets_500_and_its_place_without_texts_in_the_log(
 
 
 def wait_for(condition: Any) -> None:
-    for _ in range(400):
-        if condition():
-            return
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.02)
-    raise AssertionError("the condition did not become true")
 
 
 def read_metrics(client: httpx.Client) -> dict[str, float]:
@@ -228,33 +228,39 @@ def test_search_finds_the_documents_of_an_index(model_folders: Path, tmp_path: P
         assert np.allclose([hit["score"] for hit in reranked], [one.score for one in ranks], atol=1e-6)
 
 
-def start_process(arguments: list[str], port: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "bertwright", "serve", *arguments, "--port", str(port), "--device", "cpu"]
-    return subprocess.Popen([*command, "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def free_port() -> int:
+@contextmanager
+def running_command(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+    """Start `bertwright serve`; yield its process and a client of it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+        port = str(listener.getsockname()[1])  # free from here on
+    command = [sys.executable, "-m", "bertwright", "serve", *arguments, "--port", port]
+    process = subprocess.Popen(
+        [*command, "--device", "cpu", "--threads", "1"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+            yield process, client
+    finally:
+        process.kill()
 
 
-def test_the_command_reloads_on_sighup_and_drains_on_sigterm(tmp_path: Path) -> None:
-    (folder,) = save_models(tmp_path, ["classes"])
-    port = free_port()
-    process = start_process([folder], port)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+def test_the_command_reloads_on_sighup_from_the_first_moment_and_drains_on_sigterm(model_folders: Path) -> None:
+    with running_command(str(model_folders / "classes")) as (process, client):
+        address = (client.base_url.host, client.base_url.port)
+        wait_for(lambda: process.poll() is not None or not socket.socket().connect_ex(address))
+        process.send_signal(signal.SIGHUP)  # the socket listens, and the models are not loaded yet
         wait_until_healthy(client)
-        os.kill(process.pid, signal.SIGHUP)
-        for _ in range(50):  # while it loads
-            assert client.post("/classify", json={"texts": "the cat"}).status_code == 200
-        assert start_process([folder], port).wait(60) == 2  # the port is taken
-        body = {"texts": [TEXTS[3]] * 1_000}
+        for _ in range(10):
+            process.send_signal(signal.SIGHUP)
+            for _ in range(5):  # while it loads
+                assert client.post("/classify", json={"texts": "the cat"}).status_code == 200
         with ThreadPoolExecutor(4) as pool:
+            body = {"texts": [TEXTS[3]] * 1_000}
             replies = [pool.submit(client.post, "/classify", json=body) for _ in range(4)]
             time.sleep(0.3)
             process.send_signal(signal.SIGTERM)
             assert [reply.result().status_code for reply in replies] == [200] * 4
-    output = process.communicate(timeout=30)[0].decode()
+        output = process.communicate(timeout=60)[0].decode()
     assert process.returncode == 0, output
     assert "loaded the models again: classes" in output
     assert "the cat" not in output

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
-import socket
-import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from bertwright.cli.main import run
 from bertwright.serving.batcher import Call
 from bertwright.serving.http_app import Server, make_app
 from bertwright.serving.route import Job
@@ -24,7 +21,7 @@ from bertwright.serving.serve import bind, serve
 from bertwright.serving.serve_settings import LimitSettings, ServeSettings, check_inputs
 from bertwright.serving.served_models import ServedModel, ServedModels, unique_name
 from serving.servers import CPU, TEXTS, wait_until_healthy
-from serving.test_limits_and_load import free_port, start_process
+from serving.test_limits_and_load import running_command
 
 
 def served(model_folders: Path, name: str = "vectors") -> ServedModels:
@@ -99,29 +96,6 @@ def test_reloads_take_turns(model_folders: Path, monkeypatch: pytest.MonkeyPatch
     assert most == [1]
 
 
-def test_sighup_from_the_first_moment_ends_no_server(model_folders: Path) -> None:
-    port = free_port()
-    process = start_process([str(model_folders / "vectors")], port)
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and socket.socket().connect_ex(("127.0.0.1", port)):
-            time.sleep(0.02)  # until the socket listens, before the models are loaded
-        os.kill(process.pid, signal.SIGHUP)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            wait_until_healthy(client)
-            for _ in range(10):
-                os.kill(process.pid, signal.SIGHUP)
-                assert client.post("/embed", json={"inputs": "the cat"}).status_code == 200
-    finally:
-        process.terminate()
-        try:
-            output = process.communicate(timeout=60)[0].decode()
-        except subprocess.TimeoutExpired:
-            process.kill()
-    assert process.returncode == 0
-    assert "loaded the models again" in output
-
-
 def test_what_waits_is_dropped_when_a_handler_is_cancelled(model_folders: Path) -> None:
     """After --drain-timeout, the server of HTTP cancels its handlers."""
     models = served(model_folders, "classes")
@@ -161,19 +135,16 @@ def test_what_waits_is_dropped_when_a_handler_is_cancelled(model_folders: Path) 
 
 
 def test_a_long_request_ends_with_the_drain_timeout(model_folders: Path) -> None:
-    port = free_port()
     limits = ["--drain-timeout", "1", "--batch-tokens", "8"]
-    process = start_process([str(model_folders / "classes"), *limits], port)
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
+    with running_command(str(model_folders / "classes"), *limits) as (process, client), ThreadPoolExecutor(1) as pool:
         wait_until_healthy(client)
-        with ThreadPoolExecutor(1) as pool:
-            reply = pool.submit(client.post, "/classify", json={"texts": [TEXTS[3]] * 10_000})
-            time.sleep(0.5)
-            process.send_signal(signal.SIGTERM)
-            began = time.monotonic()
-            process.communicate(timeout=120)
-            took = time.monotonic() - began
-            assert (reply.result().status_code, reply.result().json()["error_type"]) == (503, "Unhealthy")
+        reply = pool.submit(client.post, "/classify", json={"texts": [TEXTS[3]] * 10_000})
+        time.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        process.communicate(timeout=120)
+        took = time.monotonic() - began
+        assert (reply.result().status_code, reply.result().json()["error_type"]) == (503, "Unhealthy")
     assert took < 10
 
 
@@ -188,9 +159,13 @@ def test_info_before_the_first_answer_is_503_in_json(model_folders: Path) -> Non
         assert client.get("/models").json()["data"][0]["routes"] == []
 
 
-def test_a_second_server_at_an_address_is_refused_before_models_are_loaded() -> None:
-    with bind("127.0.0.1", 0) as first, pytest.raises(ValueError, match="--port"):
-        bind("127.0.0.1", first.getsockname()[1])
+def test_a_second_server_at_an_address_is_refused_before_models_are_loaded(
+    model_folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ServedModels, "load", lambda _: pytest.fail("loaded"))
+    with bind("127.0.0.1", 0) as first:
+        assert run(["serve", str(model_folders / "vectors"), "--port", str(first.getsockname()[1])]) == 2
+    assert "--port" in capsys.readouterr().err
 
 
 def test_addresses_of_numbers_with_colons_are_urls(monkeypatch: pytest.MonkeyPatch, model_folders: Path) -> None:
