@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +11,10 @@ from typing import Any
 
 import pytest
 from flask import Flask, Response, jsonify, request
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, constants
 from werkzeug.serving import make_server
 
+from bertwright.cli.main import run
 from bertwright.interop.model_files import CHECKSUMS, WEIGHTS
 
 
@@ -75,8 +73,12 @@ class Hub:
 
 
 @pytest.fixture
-def hub() -> Iterator[Hub]:
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """Run the stub, with the settings that huggingface_hub reads when it is imported and the right token."""
     hub = Hub()
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setenv("HF_TOKEN", "hf_right")
     thread = threading.Thread(target=hub.server.serve_forever)
     thread.start()
     yield hub
@@ -84,18 +86,10 @@ def hub() -> Iterator[Hub]:
     thread.join()
 
 
-def push(hub: Hub, *arguments: str, token: str = "hf_right") -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own: huggingface_hub reads the address of the hub when it is imported."""
-    own = {"HF_ENDPOINT": hub.url, "HF_TOKEN": token, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    command = [sys.executable, "-m", "bertwright", "push", *arguments]
-    return subprocess.run(command, env=os.environ | own, capture_output=True, text=True, check=False)
-
-
 def test_push_sends_the_files_of_a_checkpoint_without_its_optimizer(hub: Hub, unfinished_run: Path) -> None:
     (checkpoint,) = (unfinished_run / "checkpoints").iterdir()
     (checkpoint / "notes.txt").write_text("not of the model")
-    done = push(hub, str(unfinished_run), "me/tiny", "--license", "mit", "--language", "en", "ko")
-    assert done.returncode == 0, done.stderr
+    assert run(["push", str(unfinished_run), "me/tiny", "--license", "mit", "--language", "en", "ko"]) == 0
     assert hub.created[0]["name"] == "tiny"
     assert hub.created[0].get("private") or hub.created[0].get("visibility") == "private"
     assert hub.messages == ["Upload a model by bertwright"]
@@ -107,16 +101,17 @@ def test_push_sends_the_files_of_a_checkpoint_without_its_optimizer(hub: Hub, un
     assert (card.data.license, card.data.language) == ("mit", ["en", "ko"])
 
 
-def test_push_with_a_wrong_token_says_how_to_log_in(hub: Hub, one_layer_folder: Path) -> None:
-    done = push(hub, str(one_layer_folder), "me/tiny", token="hf_wrong")
-    assert done.returncode == 2
-    assert "error: me/tiny: " in done.stderr
-    assert "HF_TOKEN" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+def test_push_with_a_wrong_token_says_how_to_log_in(
+    hub: Hub, one_layer_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert run(["push", str(one_layer_folder), "me/tiny"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "error: me/tiny: " in line
+    assert "HF_TOKEN" in line
     assert hub.files == {}
 
 
-def test_push_of_a_name_that_is_no_folder_is_rejected(hub: Hub) -> None:
-    done = push(hub, "me/elsewhere", "me/tiny")
-    assert (done.returncode, hub.created) == (2, [])
-    assert "me/elsewhere" in done.stderr
+def test_push_of_a_name_that_is_no_folder_is_rejected(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (run(["push", "me/elsewhere", "me/tiny"]), hub.created) == (2, [])
+    assert "me/elsewhere" in capsys.readouterr().err
