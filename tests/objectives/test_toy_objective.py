@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from bertwright.training.loop import LossOutput
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer_settings import OptimizerSettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
+from harness import run_until_killed
 from helpers import CPU, read_output, text_reporter
 
 
@@ -60,7 +62,8 @@ class AdjacentLM(StoreObjective):
         Column("before_loss", "previous token (nats)", "{:.3f}", "previous token {:.3f}", is_plotted=True),
     )
 
-    kill_after, calls = 0, itertools.count(1)
+    kill_after: int
+    calls: Iterator[int]
 
     def make_batches(self, step, micro_batches):
         return [AdjacentBatch(step.pack(rows, step.ids)[1], step.num_predictions) for rows in micro_batches]
@@ -91,8 +94,7 @@ class AdjacentLM(StoreObjective):
 
 
 def pretrain_toy(settings: PretrainSettings, kill_after: int = 0) -> str:
-    BERT.objectives["adjacent"], reporter = f"{__name__}:AdjacentLM", text_reporter()
-    AdjacentLM.kill_after = kill_after
+    reporter, AdjacentLM.kill_after, AdjacentLM.calls = text_reporter(), kill_after, itertools.count(1)
     pretrain(settings, reporter)
     return read_output(reporter)
 
@@ -115,12 +117,7 @@ def test_toy_objective_killed_and_resumed_ends_with_the_same_bits(tmp_path: Path
 
     printed = pretrain_toy(settings("unbroken"))
     for resume, kill_after in ((False, 13), (True, 20)):
-        process = multiprocessing.get_context("forkserver").Process(
-            target=pretrain_toy, args=(settings("killed", resume), kill_after), daemon=True
-        )
-        process.start()
-        process.join(timeout=300)
-        assert process.exitcode == -signal.SIGKILL
+        run_until_killed(partial(pretrain_toy, settings("killed", resume)), kill_after)
     pretrain_toy(settings("killed", resume=True))
     unbroken, killed = ((tmp_path / name / "model/model.safetensors").read_bytes() for name in ("unbroken", "killed"))
     assert killed == unbroken
