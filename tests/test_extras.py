@@ -65,20 +65,13 @@ def run_without_extras(program: str, folder: Path) -> subprocess.CompletedProces
     return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=600)
 
 
-def test_every_module_but_those_of_extras_is_imported_by_the_core(tmp_path: Path) -> None:
+def test_the_core_goes_from_raw_text_to_vectors_and_imports_all_modules_but_those_of_extras(tmp_path: Path) -> None:
     root = Path(bertwright.__file__).parent
     names = [".".join(path.relative_to(root).with_suffix("").parts) for path in sorted(root.rglob("*.py"))]
     core = [name for name in names if name not in OF_EXTRAS and "triton" not in name and name != "__main__"]
     core = [name for name in core if not name.startswith("serving.") or name == "serving.serve_settings"]
-    program = (
-        f"import importlib\nfor name in {core}: importlib.import_module('bertwright.' + name.removesuffix('.__init__'))"
-    )
-    done = run_without_extras(program, tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
-def test_the_core_goes_from_raw_text_to_vectors(tmp_path: Path) -> None:
-    done = run_without_extras(CORE, tmp_path)
+    imports = f"for name in {core}: __import__('bertwright.' + name.removesuffix('.__init__'))"
+    done = run_without_extras(f"{CORE}\n{imports}", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pip install 'bertwright[plot]'" in done.stderr
     assert not (tmp_path / "run" / "loss.png").exists()

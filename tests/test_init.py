@@ -55,6 +55,14 @@ def test_loading_a_model_does_not_import_sympy() -> None:
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=120).returncode == 0
 
 
+def test_the_package_and_its_corpus_stages_import_neither_torch_nor_scikit_learn() -> None:
+    program = "import sys, bertwright; bertwright.survey; bertwright.learn_vocabulary; "
+    program += "sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=120).returncode == 0
+    with pytest.raises(AttributeError, match="No bertwright attribute lode"):
+        bertwright.lode  # noqa: B018
+
+
 def test_no_help_imports_torch() -> None:
     program = f"""
         import sys
