@@ -12,7 +12,7 @@ import torch
 import transformers
 from converted import distance, randomize_reference
 from safetensors.torch import load_file, save_file
-from test_task_heads import CASES, IGNORED, Case, add_targets, their_logits, their_loss
+from test_task_heads import CASES, IGNORED, Case, Given, add_targets, check_equal, their_logits
 from torch import Tensor
 
 import bertwright
@@ -22,7 +22,6 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.packing import pack
 from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.roberta.roberta_objective import RobertaMaskedLM
-from bertwright.tasks.collation import collate
 from bertwright.tasks.encoded import Encoded
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from trained_tokenizers import SENTENCES, write_tokenizer
@@ -58,7 +57,7 @@ def save(reference: Any, tokenizer: Path, folder: Path) -> Path:
     return folder
 
 
-def pad(encoded: Encoded, case: Case) -> tuple[dict[str, Tensor], Tensor]:
+def pad(encoded: Encoded, case: Case) -> Given:
     """Return their inputs for the same sequences and targets, and a mask of real tokens (S × longest)."""
     lengths = encoded.lengths
     real = np.arange(lengths.max()) < lengths[:, None]
@@ -78,24 +77,8 @@ def test_logits_loss_gradients_and_saved_folders_equal_transformers(family, case
     model = load_task_model(save(reference, tokenizer_folder, tmp_path / "theirs")).train()
     tokenizer = open_tokenizer(tokenizer_folder)
     encoded = case.task.encode(case.examples, tokenizer)
-    batch = collate(encoded, np.arange(encoded.num_items))
     inputs, real = pad(encoded, case)
-    expected_loss = their_loss(reference, inputs, encoded, case)
-    expected_loss.backward()
-    expected = their_logits(reference(**inputs), encoded, case, real).detach()
-    logits = model(batch)
-    loss = case.task.loss(logits, batch) / batch.num_labels
-    loss.backward()
-    assert distance(logits.detach(), expected) < 1e-5
-    assert loss.item() == pytest.approx(expected_loss.item(), rel=1e-5)
-    theirs, names = dict(reference.named_parameters()), file_names(model)
-    assert {one for several in names.values() for one in several} == set(theirs)
-    size = torch.cat([parameter.grad.flatten() for parameter in theirs.values()]).double().norm()
-    for name, parameter in model.named_parameters():
-        gradient = torch.cat([theirs[one].grad for one in names[name]])
-        negligible = gradient.double().norm() < 1e-6 * size  # such as a bias before softmax: only rounding is left
-        found = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-        assert negligible or distance(found, gradient) < 1e-4, name
+    check_equal(model, reference, encoded, case, (inputs, real), of_norm=1e-4)
 
     (tmp_path / "ours").mkdir()
     named = tuple("nmp"[: case.task.head.outputs]) if kind == "sequence" and case.task.head.outputs > 1 else ()
@@ -105,7 +88,8 @@ def test_logits_loss_gradients_and_saved_folders_equal_transformers(family, case
     opened = getattr(transformers, f"AutoModel{HEAD_CLASSES[kind].suffix}").from_pretrained(tmp_path / "ours")
     assert type(opened) is type(reference)
     with torch.no_grad():
-        assert distance(their_logits(opened(**inputs), encoded, case, real), expected) < 1e-5
+        expected, found = (their_logits(one(**inputs), encoded, case, real) for one in (reference, opened))
+    assert distance(found, expected) < 1e-5
 
 
 def masked_batch(vocabulary: int) -> tuple[LanguageModelBatch, dict[str, Tensor], Tensor]:
