@@ -32,6 +32,7 @@ from bertwright.training import checkpoint
 from bertwright.training.optimizer import OptimizerSettings
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import CPU
@@ -62,8 +63,8 @@ def make_word_store(folder: Path, text: str, algorithm: str, size: int = 30_000)
     (folder / "text.txt").write_text(text, encoding="utf-8")
     corpus = CorpusSettings((str(folder / "text.txt"),))
     vocabulary = VocabularySettings(size=size, algorithm=algorithm, min_frequency=2)  # type: ignore[arg-type]
-    tokenizer = learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), MUTE)
-    build(folder / "store", corpus, tokenizer, BuildSettings(held_out=0.1, workers=1))
+    learn_vocabulary(LearnSettings(corpus, folder / "vocabulary", vocabulary), MUTE)
+    build(folder / "store", corpus, open_tokenizer(folder / "vocabulary"), BuildSettings(held_out=0.1, workers=1))
     return folder / "store"
 
 

@@ -1,4 +1,4 @@
-"""Pre-training of DistilBERT, ALBERT and MPNet, resumed to the bit, and by masked LM of what has its head."""
+"""Pre-training of the systems with BERT's layers, resumed to the bit, and by masked LM of what has its head."""
 
 from __future__ import annotations
 
@@ -16,18 +16,33 @@ from bertwright.base.settings import from_table
 from bertwright.interop.huggingface import load_model
 from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.systems.bert.masked_lm_objective import FamilyMaskedLM
 from bertwright.systems.registry import objectives_of
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from harness import failing_after, same_weights
 from small_runs import grammar, make_word_store
 
 each_system = pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet"])
+SHAPE = {"size": "tiny", "hidden_size": 32, "num_heads": 4, "max_positions": 24}
+NEW = {
+    **{name: {"model": {"architecture": name} | SHAPE} for name in ("distilbert", "albert", "mpnet")},
+    "roberta": {"model": {"architecture": "roberta", "num_layers": 1} | SHAPE},
+    "modernbert": {
+        "model": {"architecture": "modernbert", "attention_dropout": 0.1}
+        | SHAPE
+        | {"num_layers": 3, "max_positions": 150},
+        "data": {"max_length": 150, "batch_size": 4},  # beyond a window of 128 tokens
+    },
+}
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_word_store(tmp_path_factory.mktemp("families"), grammar(60), "bpe-bytes", size=300)
+
+
+@pytest.fixture(scope="module")
+def unigram_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_word_store(tmp_path_factory.mktemp("unigram"), grammar(60), "unigram", size=300)
 
 
 def make_settings(run: Path, store: Path, model: dict[str, Any], **changes: Any) -> PretrainSettings:
@@ -40,20 +55,26 @@ def make_settings(run: Path, store: Path, model: dict[str, Any], **changes: Any)
     return from_table(PretrainSettings, table | changes, "test")
 
 
-@each_system
-def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(name: str, store: Path, tmp_path: Path) -> None:
-    new = {"architecture": name, "size": "tiny", "hidden_size": 32, "num_heads": 4, "max_positions": 24}
-    unbroken = pretrain(make_settings(tmp_path / "unbroken", store, new))
+@pytest.mark.parametrize("name", NEW)
+def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    store = request.getfixturevalue("unigram_store" if name == "albert" else "store")
+
+    def settings(run: str, **changes: Any) -> PretrainSettings:
+        return make_settings(tmp_path / run, store, **(NEW[name] | changes))
+
+    unbroken = pretrain(settings("unbroken"))
     (objective,) = objectives_of(name)
     with failing_after(25, type(objective), "loss"):
-        pretrain(make_settings(tmp_path / "broken", store, new))
-    assert same_weights(unbroken, pretrain(make_settings(tmp_path / "broken", store, new, resume=True)))
+        pretrain(settings("broken"))
+    assert same_weights(unbroken, pretrain(settings("broken", resume=True)))
     report = read_json(tmp_path / "unbroken" / "report.json")
     assert report["held_out_after"]["loss"] < report["held_out_before"]["loss"] - 1
 
-    settings = make_settings(tmp_path / "continued", store, {"init": str(tmp_path / "unbroken")}, steps=3)
-    assert settings.model.architecture == name  # that of the folder
-    continued = pretrain(settings)
+    onward = settings("continued", model={"init": str(tmp_path / "unbroken")}, steps=3)
+    assert onward.model.architecture == name  # that of the folder
+    continued = pretrain(onward)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(continued)
     assert theirs.config.model_type == name
     assert bertwright.load(continued).fill_mask("the <mask> sees the deer").masks
@@ -72,12 +93,12 @@ def test_pretraining_starts_from_the_weights_of_transformers(name: str, store: P
         assert (found[parameter] - tensor).abs().max() < 1e-6, parameter
 
 
-@each_system
-def test_its_objective_is_the_masked_lm_of_single_texts(name: str, store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", NEW)
+def test_its_objective_reads_single_texts(name: str) -> None:
     (objective,) = objectives_of(name)
-    assert isinstance(objective, FamilyMaskedLM)
-    with pytest.raises(ValueError, match="segments is 'pair'"):
-        make_settings(tmp_path / "run", store, {"architecture": name}, data={"segments": "pair"})
+    table = {"run": "run", "store": "store", "data": {"segments": "pair"}} | {"model": {"architecture": name}}
+    with pytest.raises(ValueError, match=rf"segments is 'pair'; --objective {objective.name} reads single texts"):
+        from_table(PretrainSettings, table, "test")
 
 
 @pytest.mark.parametrize("name", ["distilbert", "electra"])

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from families import Family, save
 from safetensors.torch import load_file, save_file
 
@@ -16,23 +15,16 @@ import bertwright
 from bertwright.base.files import read_json, write_json
 from bertwright.base.reporter import MUTE
 from bertwright.base.settings import from_table
-from bertwright.cli.main import run
 from bertwright.exporting.export import export
 from bertwright.exporting.export_settings import ExportSettings
 from bertwright.interop.huggingface import load_model, load_task_model, start_task_model
 from bertwright.interop.model_files import CONFIG, WEIGHTS
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.packing import pack
-from bertwright.pretraining.run import pretrain
 from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.modernbert.modernbert import ModernBertConfig, ModernBertEncoder
-from bertwright.systems.modernbert.modernbert_objective import ModernBertMaskedLM
-from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from harness import failing_after, same_weights
-from small_runs import grammar
-from trained_tokenizers import write_tokenizer
 
 TINY = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
 FAMILY = Family("ModernBert", TINY | {"pad_token_id": 0}, reads_segments=False)
@@ -163,69 +155,11 @@ def test_attention_weights_equal_transformers(tmp_path: Path) -> None:
 # ---- Training
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("modernbert")
-    (folder / "text.txt").write_text(grammar(60))
-    text, vocabulary, made = (str(folder / name) for name in ("text.txt", "vocabulary", "store"))
-    assert run(["vocabulary", text, "--algorithm", "bpe-bytes", "--size", "300", "--output", vocabulary]) == 0
-    assert run(["prepare", text, "--vocabulary", vocabulary, "--store", made, "--held-out", "0.2"]) == 0
-    return Path(made)
-
-
-def make_settings(run: Path, store: Path, **changes: Any) -> PretrainSettings:
-    model = {"architecture": "modernbert", "size": "tiny", "num_layers": 3, "hidden_size": 32, "num_heads": 4}
-    table: dict[str, Any] = {
-        "run": str(run), "store": str(store), "steps": 30, "save_every": 10, "eval_every": 30, "log_every": 10,
-        "model": model | {"hidden_dropout": 0.1, "attention_dropout": 0.1},
-        "data": {"max_length": 150, "batch_size": 4}, "optimizer": {"learning_rate": 1e-2, "warmup_ratio": 0.1},
-        "device": {"device": "cpu", "dtype": "float32", "threads": 1},
-    }  # fmt: skip
-    return from_table(PretrainSettings, table | changes, "test")
-
-
-def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(store, tmp_path):
-    settings = make_settings(tmp_path / "unbroken", store)
-    assert settings.data.mlm_probability == 0.3
-    unbroken = pretrain(settings)
-    with failing_after(25, ModernBertMaskedLM, "loss"):
-        pretrain(make_settings(tmp_path / "broken", store))
-    assert same_weights(unbroken, pretrain(make_settings(tmp_path / "broken", store, resume=True)))
-    report = read_json(tmp_path / "unbroken" / "report.json")
-    assert report["held_out_after"]["loss"] < report["held_out_before"]["loss"] - 1
-    init = {"architecture": "modernbert", "init": str(tmp_path / "unbroken")}
-    continued = pretrain(make_settings(tmp_path / "continued", store, steps=3, model=init))
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(continued)
-    assert isinstance(theirs, transformers.ModernBertForMaskedLM)
-    assert bertwright.load(continued).fill_mask("the <mask> sees the dog").masks
-
-
-def test_options_that_it_lacks_are_rejected(store: Path, tmp_path: Path) -> None:
+def test_its_share_of_masked_tokens_and_an_option_that_it_lacks() -> None:
+    table: dict[str, Any] = {"run": "run", "store": "store", "model": {"architecture": "modernbert"}}
+    assert from_table(PretrainSettings, table, "test").data.mlm_probability == 0.3
     with pytest.raises(ValueError, match="sinusoidal_positions: --architecture modernbert"):
-        make_settings(tmp_path / "r", store, model={"architecture": "modernbert", "sinusoidal_positions": True})
-    with pytest.raises(ValueError, match="segments is 'pair'"):
-        make_settings(tmp_path / "r", store, data={"segments": "pair"})
-
-
-def test_every_command_takes_a_modernbert(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    tokenizer = open_tokenizer(write_tokenizer(Path("m"), "bytes"))
-    FAMILY.build("ForMaskedLM", vocab_size=tokenizer.vocab_size).save_pretrained("m")
-    rows = [f"the {animal} sees it\t{label}\n" for animal, label in (("fox", "good"), ("dog", "bad"))] * 12
-    Path("rows.tsv").write_text("text\tlabel\n" + "".join(rows))
-    Path("tags.txt").write_text("the O\nfox B-X\njumps O\n\ndog B-X\n\n" * 8)
-    device = ["--device", "cpu", "--threads", "1"]
-    for number, (task, file) in enumerate((("classification", "rows.tsv"), ("tagging", "tags.txt"))):
-        command = f"finetune --task {task} --train {file} --dev {file} --model m --run r{number} --epochs 1"
-        assert run([*command.split(), "--batch-size", "4", "--max-length", "40", *device]) == 0, task
-        assert run(["evaluate", f"r{number}", file, *device]) == 0, task
-        assert transformers.AutoConfig.from_pretrained(f"r{number}/model").model_type == "modernbert"
-    assert run(["embed", "m", "the fox", "--output", "v.npy", *device]) == 0
-    assert run(["fill-mask", "m", "the <mask> sees", *device]) == 0
-    assert run(["info", "m"]) == 0
-    assert "ModernBERT L4 H32 A4" in capsys.readouterr().out
-    probe = "probe --task tagging --train tags.txt --dev tags.txt --model m --run p --epochs 1 --representations last"
-    assert run([*probe.split(), *device]) == 0
+        from_table(PretrainSettings, table | {"model": table["model"] | {"sinusoidal_positions": True}}, "test")
 
 
 @pytest.mark.slow

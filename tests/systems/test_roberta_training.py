@@ -1,4 +1,4 @@
-"""RoBERTa as a user has it: from raw text through all commands, and folders of its relatives."""
+"""RoBERTa as a user has it, through all commands like ModernBERT, and folders of its relatives."""
 
 from __future__ import annotations
 
@@ -12,15 +12,10 @@ import torch
 import transformers
 
 import bertwright
-from bertwright.base.files import read_json
-from bertwright.base.settings import from_table
 from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import start_task_model, write_task_model
-from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import PretrainSettings
-from bertwright.systems.roberta.roberta_objective import RobertaMaskedLM
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.collation import collate
 from bertwright.tasks.text_task import TextExample
@@ -29,7 +24,6 @@ from bertwright.training.optimizer import OptimizerSettings, make_optimizer
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
-from harness import failing_after, same_weights
 from reference.converted import randomize_reference
 from small_runs import grammar
 from trained_tokenizers import SENTENCES, write_tokenizer
@@ -37,54 +31,34 @@ from trained_tokenizers import SENTENCES, write_tokenizer
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}
 
 
-@pytest.fixture(scope="module", params=["bpe-bytes", "unigram"])
-def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a token store; its text has words that the tokenizers' trainers treat as their own."""
-    folder = tmp_path_factory.mktemp("roberta")
-    (folder / "text.txt").write_text(grammar(60) + "\n\nA text of <UNK> and <mask>. Also </s>.\n")
-    text, vocabulary, made = (str(folder / name) for name in ("text.txt", "vocabulary", "store"))
-    command = ["vocabulary", text, "--algorithm", request.param, "--size", "330", "--min-frequency", "2"]
-    assert run([*command, "--output", vocabulary]) == 0
-    assert run(["prepare", text, "--vocabulary", vocabulary, "--store", made, "--held-out", "0.2"]) == 0
-    return Path(made)
-
-
-def make_settings(run: Path, store: Path, **changes: Any) -> PretrainSettings:
-    table: dict[str, Any] = {
-        "run": str(run), "store": str(store), "steps": 30, "save_every": 10, "eval_every": 30, "log_every": 10,
-        "model": {"architecture": "roberta", "size": "tiny", "num_layers": 1, "hidden_size": 32, "max_positions": 48},
-        "data": {"max_length": 40, "batch_size": 8}, "optimizer": {"learning_rate": 1e-2, "warmup_ratio": 0.1},
-        "device": {"device": "cpu", "dtype": "float32", "threads": 1},
-    }  # fmt: skip
-    return from_table(PretrainSettings, table | changes, "test")
-
-
-def test_a_learned_vocabulary_is_that_of_roberta(store):
-    tokenizer = open_tokenizer(store / "tokenizer")
+@pytest.mark.parametrize("algorithm", ["bpe-bytes", "unigram"])
+def test_a_learned_vocabulary_is_that_of_roberta(algorithm: str, tmp_path: Path) -> None:
+    """The text has words that the tokenizers' trainers treat as their own."""
+    (tmp_path / "text.txt").write_text(grammar(60) + "\n\nA text of <UNK> and <mask>. Also </s>.\n")
+    command = ["vocabulary", str(tmp_path / "text.txt"), "--algorithm", algorithm, "--size", "330"]
+    assert run([*command, "--min-frequency", "2", "--output", str(tmp_path / "tokenizer")]) == 0
+    tokenizer = open_tokenizer(tmp_path / "tokenizer")
     assert tokenizer.tokens[:5] == ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     assert not tokenizer.lowercase
-    assert transformers.AutoTokenizer.from_pretrained(store / "tokenizer")("<mask> x", "y")["input_ids"][:2] == [0, 4]
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "tokenizer")("<mask> x", "y")["input_ids"][:2] == [
+        0,
+        4,
+    ]
     raw = tokenizer.encode_raw(["A <mask> </s>"]).ids
     assert not {0, 2, 4} & set(raw.tolist())
 
 
-def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(store, tmp_path):
-    unbroken = pretrain(make_settings(tmp_path / "unbroken", store))
-    with failing_after(25, RobertaMaskedLM, "loss"):
-        pretrain(make_settings(tmp_path / "broken", store))
-    assert same_weights(unbroken, pretrain(make_settings(tmp_path / "broken", store, resume=True)))
-    report = read_json(tmp_path / "unbroken" / "report.json")
-    assert report["held_out_after"]["loss"] < report["held_out_before"]["loss"] - 1
-    init = {"architecture": "roberta", "init": str(tmp_path / "unbroken")}
-    continued = pretrain(make_settings(tmp_path / "continued", store, steps=3, model=init))
-    assert isinstance(transformers.AutoModelForMaskedLM.from_pretrained(continued), transformers.RobertaForMaskedLM)
-    assert bertwright.load(continued).fill_mask("the <mask> sees the dog").masks
+def save_modernbert(folder: Path) -> None:
+    tokenizer = open_tokenizer(write_tokenizer(folder, "bytes"))
+    config = transformers.ModernBertConfig(vocab_size=tokenizer.vocab_size, **TINY, pad_token_id=1)
+    transformers.ModernBertForMaskedLM(config).save_pretrained(folder)
 
 
-def test_every_command_takes_a_roberta(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("name", ["RoBERTa", "ModernBERT"])
+def test_every_command_takes_it(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    save_roberta(Path("m"))
-    rows = [f"the {animal} sees it\t{label}\n" for animal, label in (("fox", "good"), ("dog", "bad"))] * 12
+    {"RoBERTa": save_roberta, "ModernBERT": save_modernbert}[name](Path("m"))
+    rows = [f"the {animal} sees it\t{label}\n" for animal, label in (("fox", "good"), ("dog", "bad"))] * 6
     Path("rows.tsv").write_text("text\tlabel\n" + "".join(rows))
     Path("pairs.tsv").write_text("a\tb\tlabel\n" + "".join(f"the fox\t{row}" for row in rows))
     Path("tags.txt").write_text("the O\nfox B-X\njumps O\n\ndog B-X\n\n" * 8)
@@ -107,12 +81,12 @@ def test_every_command_takes_a_roberta(tmp_path, monkeypatch, capsys):
         command = f"finetune --task {task} --train {file} --dev {file} --model m --run r{number} --epochs 1 {options}"
         assert run([*command.split(), "--batch-size", "4", "--max-length", "40", *device.split()]) == 0, task
         assert run(["evaluate", f"r{number}", file, *device.split()]) == 0, task
-        opened = transformers.AutoConfig.from_pretrained(f"r{number}/model")
-        assert opened.model_type == "roberta", task
+        assert transformers.AutoConfig.from_pretrained(f"r{number}/model").model_type == name.lower(), task
     assert run(["embed", "m", "the fox", "--output", "v.npy", *device.split()]) == 0
+    assert run(["fill-mask", "m", "the <mask> sees", *device.split()]) == 0
     assert run(["info", "m"]) == 0
     out = capsys.readouterr().out
-    assert "RoBERTa L2 H32 A2" in out
+    assert f"{name} L2 H32 A2" in out
     assert "pooler" not in out
     probe = "probe --task tagging --train tags.txt --dev tags.txt --model m --run p --epochs 1 --representations last"
     assert run([*probe.split(), *device.split()]) == 0
@@ -217,9 +191,7 @@ def test_other_models_are_refused_by_name(tmp_path, model_type, reason):
         bertwright.load(tmp_path)
 
 
-def test_misuse_of_the_objective_and_of_the_trainers_is_explained(store, tmp_path):
-    with pytest.raises(ValueError, match=r"segments is 'pair'; --objective roberta-mlm reads single texts"):
-        make_settings(tmp_path / "r", store, data={"segments": "pair"})
+def test_misuse_of_the_trainers_is_explained(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("Some words, and a few more words.\n" * 9)
     settings = LearnSettings(
