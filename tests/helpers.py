@@ -14,12 +14,15 @@ from typing import Any
 
 import polars
 import pytest
+import torch
 from rich.console import Console
 
 from bertwright.cli.render.terminal import TerminalReporter
+from bertwright.training.context import ExecutionContext
 from bertwright.training.device_settings import DeviceSettings
 
 CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
+CPU_CONTEXT = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 SAMPLES = Path(__file__).parent / "data"  # small files in the formats of the published data sets
 PUBLISHED = Path(os.environ.get("BERTWRIGHT_DATA", "."))  # whole data sets, under the same names
 needs_data = pytest.mark.skipif(

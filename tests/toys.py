@@ -20,13 +20,13 @@ from bertwright.tasks.collation import micro_batches
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.task import AnyTask
 from bertwright.training import checkpoint
-from bertwright.training.context import ExecutionContext
+from bertwright.training.context import execution_context
 from bertwright.training.fit import FitSettings, TrainingSpec, fit
 from bertwright.training.loop import LossOutput, wrap_forward
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from harness import read_untimed, run_until_killed
+from helpers import CPU
 
-CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 STEPS, SAVE_EVERY = 80, 10
 WEIGHTS = "weights.safetensors"
 SETTINGS = OptimizerSettings(learning_rate=0.02, bias_correction=True)
@@ -67,7 +67,8 @@ def train_toy(make: Callable[[], TrainingSpec[Any]], run: Path, kill_at: int = 0
     settings = FitSettings(run, STEPS, save_steps=range(0, STEPS, SAVE_EVERY))
     loss = wrap_forward(spec.loss, kill_before)
     written = replace(spec, loss=loss, write_model=lambda folder: save_model(spec.model, folder / WEIGHTS))
-    fit(settings, written, CPU, MUTE)
+    with execution_context(CPU) as context:
+        fit(settings, written, context, MUTE)
     return spec
 
 

@@ -32,11 +32,10 @@ from bertwright.tasks.reranking import Reranking
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_folder import TaskModel
-from bertwright.training.context import ExecutionContext
 from bertwright.vocabulary.byte_pair_tokenizer import BytePairTokenizer
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
+from helpers import CPU_CONTEXT
 
-CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = Tokenizer.from_tokens(
     [*SPECIAL_TOKENS, *LETTERS, *(f"##{letter}" for letter in LETTERS), ".", "the", "cat", "sat"], lowercase=True
@@ -82,7 +81,7 @@ def save_models(folder: Path, names: Sequence[str] = (*TASKS, "pretrained", "vec
 def running_server(folders: Sequence[str], **settings: Any) -> Iterator[httpx.Client]:
     """Serve models in a thread of this process; yield a client of the server."""
     chosen = ServeSettings(tuple(folders), **settings)
-    models = ServedModels(chosen, CPU)
+    models = ServedModels(chosen, CPU_CONTEXT)
     models.load()
     with bind("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(make_app(models), log_config=None, lifespan="on"))

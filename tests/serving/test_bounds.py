@@ -23,7 +23,8 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task_folder import TaskModel
-from serving.servers import CPU, SIZES, TEXTS, TOKENIZER, running_server
+from helpers import CPU_CONTEXT
+from serving.servers import SIZES, TEXTS, TOKENIZER, running_server
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* lose tokens", "ignore:.*UNK")
 
@@ -97,7 +98,7 @@ def test_results_and_rerankings_of_a_search_are_limited(model_folders: Path, tmp
 
 def load(folder: Path) -> Server:
     """Load a model that has answered."""
-    models = ServedModels(ServeSettings((str(folder),)), CPU)
+    models = ServedModels(ServeSettings((str(folder),)), CPU_CONTEXT)
     models.load()
     server = Server(models)
     while not models.is_ready:

@@ -25,7 +25,8 @@ from bertwright.serving.batcher import Batcher, Call
 from bertwright.serving.model_methods import Counts
 from bertwright.serving.serve_settings import LimitSettings, ServeSettings
 from bertwright.serving.served_models import ServedModel, ServedModels
-from serving.servers import CPU, TEXTS, running_server, wait_until_healthy
+from helpers import CPU_CONTEXT
+from serving.servers import TEXTS, running_server, wait_until_healthy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* lose tokens", "ignore:.*UNK")
 
@@ -204,7 +205,9 @@ def test_figures_add_up(model_folders: Path) -> None:
 
 
 def test_heads_on_one_trunk_share_its_weights(model_folders: Path) -> None:
-    models = ServedModels(ServeSettings(tuple(str(model_folders / name) for name in ("classes", "names", "gpt"))), CPU)
+    models = ServedModels(
+        ServeSettings(tuple(str(model_folders / name) for name in ("classes", "names", "gpt"))), CPU_CONTEXT
+    )
     models.load()
     first, second, other = (model.bert.model.encoder.state_dict() for model in models.by_name.values())
     assert {tensor.data_ptr() for tensor in first.values()} == {tensor.data_ptr() for tensor in second.values()}

@@ -20,13 +20,14 @@ from bertwright.serving.route import Job
 from bertwright.serving.serve import bind, serve
 from bertwright.serving.serve_settings import LimitSettings, ServeSettings, check_inputs
 from bertwright.serving.served_models import ServedModel, ServedModels, unique_name
-from serving.servers import CPU, TEXTS, wait_until_healthy
+from helpers import CPU_CONTEXT
+from serving.servers import TEXTS, wait_until_healthy
 from serving.test_limits_and_load import running_command
 
 
 def served(model_folders: Path, name: str = "vectors") -> ServedModels:
     """Load a model without an answer."""
-    models = ServedModels(ServeSettings((str(model_folders / name),)), CPU)
+    models = ServedModels(ServeSettings((str(model_folders / name),)), CPU_CONTEXT)
     models.load()
     return models
 

@@ -38,7 +38,7 @@ from bertwright.tasks.task_folder import (
 )
 from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
-from toys import CPU
+from helpers import CPU_CONTEXT
 
 TOKENIZER = Tokenizer.from_tokens([*SPECIAL_TOKENS, *"abcdefghijklmnopqrstuvwxyz"], lowercase=True)
 CONFIG = BertConfig(
@@ -200,7 +200,7 @@ def test_layers_beyond_a_head_are_named_and_no_answer_is_given_without_them(tmp_
     calls = (
         lambda: model.tag("the"),
         lambda: model.save(tmp_path / "copy"),
-        lambda: load_for_task([str(folder)], TaskOptions(), None, CPU),
+        lambda: load_for_task([str(folder)], TaskOptions(), None, CPU_CONTEXT),
         lambda: load_to_continue(folder, TASKS["tagging"], None),
     )
     for call in calls:

@@ -23,14 +23,13 @@ from bertwright.base.reporter import MUTE
 from bertwright.base.seeding import make_rng
 from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.training import checkpoint
-from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitResult, FitSettings, TrainingSpec, fit
 from bertwright.training.loop import DivergedError, LossOutput
 from bertwright.training.metrics_log import read_metrics
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from harness import read_untimed, run_until_killed
+from helpers import CPU_CONTEXT
 
-CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 WEIGHTS = "weights.safetensors"
 
 
@@ -68,7 +67,7 @@ def make_toy(kill_at: int = 0, kill_signal: int = signal.SIGKILL) -> TrainingSpe
 
 def fit_toy(run: Path | None, training: TrainingSpec[Tensor], reporter: TerminalReporter) -> FitResult:
     settings = FitSettings(run, 60, eval_steps=range(10, 60, 10), save_steps=range(0, 60, 7), metric="score")
-    return fit(settings, training, CPU, reporter)
+    return fit(settings, training, CPU_CONTEXT, reporter)
 
 
 def train_toy(run: Path, kill_at: int = 0) -> str:
@@ -138,7 +137,7 @@ def test_best_checkpoints_are_those_of_a_resumed_run_and_of_this_one(
     settings = FitSettings(
         tmp_path, 60, eval_steps=range(0, 60, 10), save_steps=[30], metric="score", resumable=resumable
     )
-    fit(settings, replace(training, evaluate=evaluate), CPU, MUTE)
+    fit(settings, replace(training, evaluate=evaluate), CPU_CONTEXT, MUTE)
     assert found == expected
     assert [checkpoint.step_of(path) for path in checkpoint.list_checkpoints(tmp_path / "best")] == [60]
 
@@ -157,7 +156,7 @@ def test_training_stops_after_evaluations_without_improvement_also_when_it_is_re
         settings = FitSettings(
             run, 60, eval_steps=range(0, 60, 10), save_steps=range(7, 60, 7), metric="score", patience=2
         )
-        result = fit(settings, training, CPU, reporter)
+        result = fit(settings, training, CPU_CONTEXT, reporter)
         return result, training.optimizer.steps, reporter.console.file.getvalue()  # type: ignore[attr-defined]
 
     result, last, printed = train(tmp_path / "unbroken")
@@ -226,7 +225,7 @@ def test_best_checkpoint_with_weights_that_are_not_finite_is_not_written(tmp_pat
         fit(
             FitSettings(tmp_path, 9, eval_steps=(3,), metric="score"),
             training,
-            CPU,
+            CPU_CONTEXT,
             TerminalReporter(Console(file=StringIO())),
         )
     assert not checkpoint.list_checkpoints(tmp_path / "best")

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from bertwright.base.reporter import MUTE
 from bertwright.training import checkpoint
-from bertwright.training.context import ExecutionContext
 from bertwright.training.fit import FitSettings, TrainingSpec, fit
 from bertwright.training.loop import LossOutput
 from bertwright.training.optimizer import LRScale, OptimizerSettings, make_optimizer
 from harness import read_untimed
+from helpers import CPU_CONTEXT
 
-CPU = ExecutionContext(torch.device("cpu"), torch.float32, threads=1)
 STEPS, WINDOW, WEIGHTS = 12, 5, "weights.safetensors"
 TEXT = torch.randint(9, (STEPS * WINDOW + 1, 4), generator=torch.Generator().manual_seed(0))  # 4 streams of characters
 SETTINGS = OptimizerSettings(learning_rate=0.01, schedule="constant", warmup_ratio=0.0)
@@ -75,7 +74,7 @@ def train(
         model, optimizer, SETTINGS.make_schedule(STEPS), model.batches, loss,
         write_model=lambda folder: save_model(model, folder / WEIGHTS), carried=model if carries else None,
     )  # fmt: skip
-    fit(FitSettings(run, STEPS, log_every=1, save_steps=range(2, STEPS, 2)), spec, CPU, MUTE)
+    fit(FitSettings(run, STEPS, log_every=1, save_steps=range(2, STEPS, 2)), spec, CPU_CONTEXT, MUTE)
 
 
 def interrupt_and_compare(tmp_path: Path, **options: bool | Callable[[int], float]) -> bool:

@@ -28,7 +28,8 @@ from bertwright.training.loop import LossOutput, StepResult
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
 from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss
 from harness import run_on_ranks
-from toys import CPU, STEPS, check_resumes_to_the_bit
+from helpers import CPU_CONTEXT
+from toys import STEPS, check_resumes_to_the_bit
 
 WORDS, PAIRS = 12, 13
 SETTINGS = OptimizerSettings(learning_rate=0.005, bias_correction=True)
@@ -105,7 +106,7 @@ def take_step(spec: TrainingSpec[Any]) -> tuple[Gradients, StepResult]:
         step(learning_rate, norm)
 
     spec.optimizer.step = record  # type: ignore[method-assign]
-    with closing(train_until_stopped(spec, CPU, ())) as results:
+    with closing(train_until_stopped(spec, CPU_CONTEXT, ())) as results:
         return gradients, next(results)
 
 
@@ -116,7 +117,7 @@ SHARES = [((1, 1), False), ((3, 3), False), ((1, 3), False), ((1, 1), True), ((3
 def take_steps_on_rank() -> list[tuple[Gradients, dict[str, float], float]]:
     """Take a step with each of `SHARES` on one of two ranks."""
     rank, taken = int(os.environ["RANK"]), []
-    with process_group(2, CPU.device):
+    with process_group(2, CPU_CONTEXT.device):
         for parts, divide in SHARES:
             gradients, result = take_step(make_spec(parts[rank], rank, 2, divide))
             taken.append((gradients, result.sums, result.gradient_norm))
