@@ -106,7 +106,7 @@ def share_dropout(model: Any, masks: SharedMasks) -> None:
         layer.output.dropout = SharedDropout(masks, first + 2)
     if hasattr(model, "dropout"):
         model.dropout = SharedDropout(masks, 1 + SITES_PER_LAYER * len(layers))
-    modeling_bert.eager_attention_forward = _attend  # type: ignore[assignment]
+    modeling_bert.eager_attention_forward = _attend
 
 
 def _attend(

@@ -72,7 +72,7 @@ def make_model(run: PretrainRun) -> Any:
         max_position_embeddings=ours.max_positions, hidden_dropout_prob=DROPOUT, attention_probs_dropout_prob=DROPOUT,
         layer_norm_eps=ours.layer_norm_eps,
     )  # fmt: skip
-    return transformers.AutoModelForPreTraining.from_config(config, attn_implementation="eager")  # type: ignore[no-untyped-call]
+    return transformers.AutoModelForPreTraining.from_config(config, attn_implementation="eager")
 
 
 def peer_loss(model: Any, inputs: Inputs) -> Tensor:
