@@ -39,7 +39,7 @@ from bertwright.base.seeding import make_rng
 from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.kernels.cpu import configure_malloc
-from bertwright.systems.finetune_request import default_learning_rate
+from bertwright.systems.registry import default_learning_rate
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.linear_floor import score_floors
 from bertwright.tasks.prediction import evaluate_examples
