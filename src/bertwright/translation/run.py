@@ -28,7 +28,6 @@ from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
 from bertwright.systems.translation_models import (
     TranslationModel,
-    TranslationRequest,
     TranslationSystem,
     load_translation_system,
     smoothed_loss,
@@ -113,7 +112,7 @@ def make_system(settings: TrainTranslationSettings, text: ParallelText) -> Trans
     else:
         sides = [*text.target] if record.reads_words else [*text.source, *text.target]
         target = learn_joint_vocabulary(sides, settings.vocab_size)
-    system: TranslationSystem = resolve_name(record.new)(TranslationRequest(settings, text.source, target))
+    system: TranslationSystem = resolve_name(record.new)(settings, text.source, target)
     return system
 
 
