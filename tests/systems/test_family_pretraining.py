@@ -1,28 +1,25 @@
-"""Pre-training of DistilBERT, ALBERT and MPNet, resumed to the bit, and by masked LM of what has its head."""
+"""Pre-training of systems with BERT's layers, resumed to the bit, and by masked LM of what has its head."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import transformers
-from families import save
-from test_families import FAMILIES
+from families import FAMILIES, make_settings, save
 
 import bertwright
 from bertwright.base.files import read_json
-from bertwright.base.settings import from_table
 from bertwright.interop.huggingface import load_model
 from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.bert.masked_lm_objective import FamilyMaskedLM
 from bertwright.systems.registry import objectives_of
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from harness import failing_after, same_weights
 from small_runs import grammar, make_word_store
 
-each_system = pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet"])
+each_system = pytest.mark.parametrize("name", ["distilbert", "albert", "mpnet", "modernbert"])
+LONG = {"max_length": 150, "batch_size": 4}  # longer than a window of ModernBERT
 
 
 @pytest.fixture(scope="module")
@@ -30,24 +27,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_word_store(tmp_path_factory.mktemp("families"), grammar(60), "bpe-bytes", size=300)
 
 
-def make_settings(run: Path, store: Path, model: dict[str, Any], **changes: Any) -> PretrainSettings:
-    table: dict[str, Any] = {
-        "run": str(run), "store": str(store), "steps": 30, "save_every": 10, "eval_every": 30, "log_every": 10,
-        "model": {"hidden_dropout": 0.1} | model, "data": {"max_length": 24, "batch_size": 8},
-        "long": {"long_ratio": 0.0}, "optimizer": {"learning_rate": 1e-2, "warmup_ratio": 0.1},
-        "device": {"device": "cpu", "dtype": "float32", "threads": 1},
-    }  # fmt: skip
-    return from_table(PretrainSettings, table | changes, "test")
-
-
 @each_system
 def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(name: str, store: Path, tmp_path: Path) -> None:
-    new = {"architecture": name, "size": "tiny", "hidden_size": 32, "num_heads": 4, "max_positions": 24}
-    unbroken = pretrain(make_settings(tmp_path / "unbroken", store, new))
+    new = {"architecture": name, "size": "tiny", "hidden_size": 32, "num_heads": 4, "max_positions": 150}
+    new |= {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+    data = {"data": LONG} if name == "modernbert" else {}
+    unbroken = pretrain(make_settings(tmp_path / "unbroken", store, new, **data))
     (objective,) = objectives_of(name)
     with failing_after(25, type(objective), "loss"):
-        pretrain(make_settings(tmp_path / "broken", store, new))
-    assert same_weights(unbroken, pretrain(make_settings(tmp_path / "broken", store, new, resume=True)))
+        pretrain(make_settings(tmp_path / "broken", store, new, **data))
+    resumed = pretrain(make_settings(tmp_path / "broken", store, new, resume=True, **data))
+    assert same_weights(unbroken, resumed)
     report = read_json(tmp_path / "unbroken" / "report.json")
     assert report["held_out_after"]["loss"] < report["held_out_before"]["loss"] - 1
 

@@ -8,31 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
-from families import Family, save
-from safetensors.torch import load_file, save_file
+from families import Family, make_settings, save
 
 import bertwright
 from bertwright.base.files import read_json, write_json
 from bertwright.base.reporter import MUTE
-from bertwright.base.settings import from_table
-from bertwright.cli.main import run
 from bertwright.exporting.export import export
 from bertwright.exporting.export_settings import ExportSettings
 from bertwright.interop.huggingface import load_model, load_task_model, start_task_model
-from bertwright.interop.model_files import CONFIG, WEIGHTS
+from bertwright.interop.model_files import CONFIG
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.packing import pack
-from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import PretrainSettings
-from bertwright.systems.modernbert.modernbert import ModernBertConfig, ModernBertEncoder
-from bertwright.systems.modernbert.modernbert_objective import ModernBertMaskedLM
-from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.systems.modernbert.modernbert import ModernBertConfig
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from harness import failing_after, same_weights
-from small_runs import grammar
-from trained_tokenizers import write_tokenizer
 
 TINY = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 48}
 FAMILY = Family("ModernBert", TINY | {"pad_token_id": 0}, reads_segments=False)
@@ -74,12 +63,6 @@ def test_memory_of_windows_grows_with_the_text_alone() -> None:
     dense = config.count_forward_flops([8192], 0, pooled=False)
     windows = ModernBertConfig(60, 16, 2, 2, 8, global_every=1).count_forward_flops([8192], 0, pooled=False) - dense
     assert windows == (8192**2 - (8192 * 17 - 8 * 9)) * 4 * 16
-
-
-def test_a_text_beyond_the_positions_is_rejected() -> None:
-    encoder = ModernBertEncoder(ModernBertConfig(60, 16, 1, 2, 8, max_positions=10))
-    with pytest.raises(ValueError, match="at most 10 tokens per sequence"):
-        encoder(pack([np.zeros(11, dtype=np.int64)]))
 
 
 # ---- Folders
@@ -137,18 +120,6 @@ def test_fine_tuning_starts_with_the_head_of_the_masked_lm(tmp_path: Path) -> No
     assert sum(p.numel() for p in ours.parameters()) == sum(p.numel() for p in task.parameters())
 
 
-def test_decoders_of_a_folder_may_be_stored_and_tied(tmp_path: Path) -> None:
-    theirs: Any = FAMILY.build("ForMaskedLM")
-    folder = save(theirs, tmp_path / "theirs")
-    words = theirs.get_input_embeddings().weight.detach()
-    tensors = load_file(folder / WEIGHTS)
-    save_file(tensors | {"decoder.weight": words.clone()}, folder / WEIGHTS, metadata={"format": "pt"})
-    load_model(folder)
-    save_file(tensors | {"decoder.weight": words + 1}, folder / WEIGHTS, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"decoder\.weight differs"):
-        load_model(folder)
-
-
 def test_attention_weights_equal_transformers(tmp_path: Path) -> None:
     theirs: Any = FAMILY.build("Model", local_attention=4)
     TOKENIZER.save(save(theirs, tmp_path / "theirs"), max_length=64)
@@ -163,69 +134,11 @@ def test_attention_weights_equal_transformers(tmp_path: Path) -> None:
 # ---- Training
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("modernbert")
-    (folder / "text.txt").write_text(grammar(60))
-    text, vocabulary, made = (str(folder / name) for name in ("text.txt", "vocabulary", "store"))
-    assert run(["vocabulary", text, "--algorithm", "bpe-bytes", "--size", "300", "--output", vocabulary]) == 0
-    assert run(["prepare", text, "--vocabulary", vocabulary, "--store", made, "--held-out", "0.2"]) == 0
-    return Path(made)
-
-
-def make_settings(run: Path, store: Path, **changes: Any) -> PretrainSettings:
-    model = {"architecture": "modernbert", "size": "tiny", "num_layers": 3, "hidden_size": 32, "num_heads": 4}
-    table: dict[str, Any] = {
-        "run": str(run), "store": str(store), "steps": 30, "save_every": 10, "eval_every": 30, "log_every": 10,
-        "model": model | {"hidden_dropout": 0.1, "attention_dropout": 0.1},
-        "data": {"max_length": 150, "batch_size": 4}, "optimizer": {"learning_rate": 1e-2, "warmup_ratio": 0.1},
-        "device": {"device": "cpu", "dtype": "float32", "threads": 1},
-    }  # fmt: skip
-    return from_table(PretrainSettings, table | changes, "test")
-
-
-def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(store, tmp_path):
-    settings = make_settings(tmp_path / "unbroken", store)
-    assert settings.data.mlm_probability == 0.3
-    unbroken = pretrain(settings)
-    with failing_after(25, ModernBertMaskedLM, "loss"):
-        pretrain(make_settings(tmp_path / "broken", store))
-    assert same_weights(unbroken, pretrain(make_settings(tmp_path / "broken", store, resume=True)))
-    report = read_json(tmp_path / "unbroken" / "report.json")
-    assert report["held_out_after"]["loss"] < report["held_out_before"]["loss"] - 1
-    init = {"architecture": "modernbert", "init": str(tmp_path / "unbroken")}
-    continued = pretrain(make_settings(tmp_path / "continued", store, steps=3, model=init))
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(continued)
-    assert isinstance(theirs, transformers.ModernBertForMaskedLM)
-    assert bertwright.load(continued).fill_mask("the <mask> sees the dog").masks
-
-
-def test_options_that_it_lacks_are_rejected(store: Path, tmp_path: Path) -> None:
+def test_its_settings_are_the_paper_s_and_options_that_it_lacks_are_rejected(tmp_path: Path) -> None:
+    run, store, model = tmp_path / "r", tmp_path / "store", {"architecture": "modernbert"}
+    assert make_settings(run, store, model).data.mlm_probability == 0.3
     with pytest.raises(ValueError, match="sinusoidal_positions: --architecture modernbert"):
-        make_settings(tmp_path / "r", store, model={"architecture": "modernbert", "sinusoidal_positions": True})
-    with pytest.raises(ValueError, match="segments is 'pair'"):
-        make_settings(tmp_path / "r", store, data={"segments": "pair"})
-
-
-def test_every_command_takes_a_modernbert(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    tokenizer = open_tokenizer(write_tokenizer(Path("m"), "bytes"))
-    FAMILY.build("ForMaskedLM", vocab_size=tokenizer.vocab_size).save_pretrained("m")
-    rows = [f"the {animal} sees it\t{label}\n" for animal, label in (("fox", "good"), ("dog", "bad"))] * 12
-    Path("rows.tsv").write_text("text\tlabel\n" + "".join(rows))
-    Path("tags.txt").write_text("the O\nfox B-X\njumps O\n\ndog B-X\n\n" * 8)
-    device = ["--device", "cpu", "--threads", "1"]
-    for number, (task, file) in enumerate((("classification", "rows.tsv"), ("tagging", "tags.txt"))):
-        command = f"finetune --task {task} --train {file} --dev {file} --model m --run r{number} --epochs 1"
-        assert run([*command.split(), "--batch-size", "4", "--max-length", "40", *device]) == 0, task
-        assert run(["evaluate", f"r{number}", file, *device]) == 0, task
-        assert transformers.AutoConfig.from_pretrained(f"r{number}/model").model_type == "modernbert"
-    assert run(["embed", "m", "the fox", "--output", "v.npy", *device]) == 0
-    assert run(["fill-mask", "m", "the <mask> sees", *device]) == 0
-    assert run(["info", "m"]) == 0
-    assert "ModernBERT L4 H32 A4" in capsys.readouterr().out
-    probe = "probe --task tagging --train tags.txt --dev tags.txt --model m --run p --epochs 1 --representations last"
-    assert run([*probe.split(), *device]) == 0
+        make_settings(run, store, model | {"sinusoidal_positions": True})
 
 
 @pytest.mark.slow

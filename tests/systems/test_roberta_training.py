@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from families import FAMILIES, make_settings, save
 
 import bertwright
 from bertwright.base.files import read_json
-from bertwright.base.settings import from_table
 from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.interop.head_config import HeadRecord
 from bertwright.interop.huggingface import start_task_model, write_task_model
 from bertwright.pretraining.run import pretrain
-from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.roberta.roberta_objective import RobertaMaskedLM
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.collation import collate
@@ -49,14 +48,7 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return Path(made)
 
 
-def make_settings(run: Path, store: Path, **changes: Any) -> PretrainSettings:
-    table: dict[str, Any] = {
-        "run": str(run), "store": str(store), "steps": 30, "save_every": 10, "eval_every": 30, "log_every": 10,
-        "model": {"architecture": "roberta", "size": "tiny", "num_layers": 1, "hidden_size": 32, "max_positions": 48},
-        "data": {"max_length": 40, "batch_size": 8}, "optimizer": {"learning_rate": 1e-2, "warmup_ratio": 0.1},
-        "device": {"device": "cpu", "dtype": "float32", "threads": 1},
-    }  # fmt: skip
-    return from_table(PretrainSettings, table | changes, "test")
+NEW = {"architecture": "roberta", "size": "tiny", "num_layers": 1, "hidden_size": 32, "max_positions": 48}
 
 
 def test_a_learned_vocabulary_is_that_of_roberta(store):
@@ -69,21 +61,26 @@ def test_a_learned_vocabulary_is_that_of_roberta(store):
 
 
 def test_interrupted_pretraining_resumes_to_the_bit_and_is_continued(store, tmp_path):
-    unbroken = pretrain(make_settings(tmp_path / "unbroken", store))
+    unbroken = pretrain(make_settings(tmp_path / "unbroken", store, NEW))
     with failing_after(25, RobertaMaskedLM, "loss"):
-        pretrain(make_settings(tmp_path / "broken", store))
-    assert same_weights(unbroken, pretrain(make_settings(tmp_path / "broken", store, resume=True)))
+        pretrain(make_settings(tmp_path / "broken", store, NEW))
+    assert same_weights(unbroken, pretrain(make_settings(tmp_path / "broken", store, NEW, resume=True)))
     report = read_json(tmp_path / "unbroken" / "report.json")
     assert report["held_out_after"]["loss"] < report["held_out_before"]["loss"] - 1
     init = {"architecture": "roberta", "init": str(tmp_path / "unbroken")}
-    continued = pretrain(make_settings(tmp_path / "continued", store, steps=3, model=init))
+    continued = pretrain(make_settings(tmp_path / "continued", store, init, steps=3))
     assert isinstance(transformers.AutoModelForMaskedLM.from_pretrained(continued), transformers.RobertaForMaskedLM)
     assert bertwright.load(continued).fill_mask("the <mask> sees the dog").masks
 
 
-def test_every_command_takes_a_roberta(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("name", "shape"), [("roberta", "RoBERTa L2 H32 A2"), ("modernbert", "ModernBERT L4 H32 A4")])
+def test_every_command_takes_it(name, shape, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    save_roberta(Path("m"))
+    if name == "roberta":
+        save_roberta(Path("m"))
+    else:
+        tokens = open_tokenizer(write_tokenizer(Path("m"), "bytes")).vocab_size
+        save(FAMILIES[name].build("ForMaskedLM", vocab_size=tokens, max_position_embeddings=64), Path("m"))
     rows = [f"the {animal} sees it\t{label}\n" for animal, label in (("fox", "good"), ("dog", "bad"))] * 12
     Path("rows.tsv").write_text("text\tlabel\n" + "".join(rows))
     Path("pairs.tsv").write_text("a\tb\tlabel\n" + "".join(f"the fox\t{row}" for row in rows))
@@ -108,11 +105,12 @@ def test_every_command_takes_a_roberta(tmp_path, monkeypatch, capsys):
         assert run([*command.split(), "--batch-size", "4", "--max-length", "40", *device.split()]) == 0, task
         assert run(["evaluate", f"r{number}", file, *device.split()]) == 0, task
         opened = transformers.AutoConfig.from_pretrained(f"r{number}/model")
-        assert opened.model_type == "roberta", task
+        assert opened.model_type == name, task
     assert run(["embed", "m", "the fox", "--output", "v.npy", *device.split()]) == 0
+    assert run(["fill-mask", "m", "the <mask> sees", *device.split()]) == 0
     assert run(["info", "m"]) == 0
     out = capsys.readouterr().out
-    assert "RoBERTa L2 H32 A2" in out
+    assert shape in out
     assert "pooler" not in out
     probe = "probe --task tagging --train tags.txt --dev tags.txt --model m --run p --epochs 1 --representations last"
     assert run([*probe.split(), *device.split()]) == 0
@@ -219,7 +217,7 @@ def test_other_models_are_refused_by_name(tmp_path, model_type, reason):
 
 def test_misuse_of_the_objective_and_of_the_trainers_is_explained(store, tmp_path):
     with pytest.raises(ValueError, match=r"segments is 'pair'; --objective roberta-mlm reads single texts"):
-        make_settings(tmp_path / "r", store, data={"segments": "pair"})
+        make_settings(tmp_path / "r", store, NEW, data={"segments": "pair"})
     text = tmp_path / "text.txt"
     text.write_text("Some words, and a few more words.\n" * 9)
     settings = LearnSettings(
