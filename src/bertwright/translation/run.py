@@ -164,7 +164,6 @@ class TranslationRun:
         record_run(settings, "train-translation", data)
 
     def print_summary(self) -> None:
-        """Print the model, the data and the settings."""
         settings, config = self.settings, self.model.config
         epoch = int(self.pairs.lengths.sum())
         optimizer, warmup = settings.optimizer, settings.optimizer.count_warmup_steps(settings.steps)
@@ -216,7 +215,6 @@ class TranslationRun:
         )
 
     def spec(self) -> TrainingSpec[LabeledPairs]:
-        """Return everything that `fit` needs to know about the training."""
         return TrainingSpec(
             self.model,
             self.optimizer,
@@ -237,7 +235,6 @@ class TranslationRun:
             yield [batch.to(self.context.device) for batch in made]
 
     def loss(self, batch: LabeledPairs) -> LossOutput:
-        """Compute one micro-batch's share of the step's loss."""
         loss = smoothed_loss(
             self.model, batch.pairs, batch.labels, self.settings.label_smoothing, 1 / batch.step_labels
         )

@@ -235,7 +235,6 @@ class MtLstm(TranslationModel):
         return order.unpack(torch.cat(states)).to(self.compute_dtype)
 
     def encode(self, source: TokenBatch) -> tuple[Encoded, Memory]:
-        """Read the sources."""
         drop = make_dropout(self, self.config.dropout, source.packing)
         encoded = self.encoder(source.input_ids, source.packing.lengths, drop, self.compute_dtype)
         return encoded, Memory.of(encoded.layers[-1], source.packing.lengths)
@@ -251,7 +250,6 @@ class MtLstmSteps:
     """The decoder with the states of all hypotheses; see `beam_search.StepDecoder`."""
 
     def __init__(self, model: MtLstm, source: TokenBatch) -> None:
-        """Encode the sources."""
         self.model = model
         encoded, self.memory = model.encode(source)
         self.state = model.decoder.start(encoded)

@@ -47,7 +47,6 @@ def new_system(settings: TrainTranslationSettings, sources: Sequence[str], targe
 
 
 def write_system(folder: Path, system: TranslationSystem) -> None:
-    """Write a model's files and their checksums into an existing folder; each file is whole or absent."""
     model = cast(MtLstm, system.model)
     write_json(folder / CONFIG, {"model_type": model.architecture, "dtype": "float32"} | asdict(model.config))
     system.target.save(folder)

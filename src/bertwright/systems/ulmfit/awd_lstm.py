@@ -166,7 +166,6 @@ class AwdLstmEncoder(TextEncoder):
         return 2 + 2 * self.config.num_layers
 
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
-        """Return the head of sentence-level tasks; others have a linear layer."""
         return ConcatPoolingHead(spec, self.config) if spec.reads_sequence_state else None
 
     @property
