@@ -27,7 +27,7 @@ from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
-from bertwright.systems.finetune_request import default_learning_rate
+from bertwright.systems.registry import default_learning_rate
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.collation import collate, micro_batches
 from bertwright.tasks.multi_label import MultiLabel

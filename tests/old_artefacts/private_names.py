@@ -30,11 +30,13 @@ from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.systems.cove import mt_lstm, mt_lstm_folder
 from bertwright.systems.elmo import elmo
+from bertwright.systems.elmo.defaults import SIZES as ELMO_SIZES
 from bertwright.systems.gpt.gpt import GptConfig, GptEncoder
 from bertwright.systems.language_model_states import NUM_LETTERS
 from bertwright.systems.registry import architecture_of_objective, objectives_of, pretrained
 from bertwright.systems.transformer import transformer
 from bertwright.systems.ulmfit import awd_lstm
+from bertwright.systems.ulmfit.defaults import SIZES as ULMFIT_SIZES
 from bertwright.systems.window import window
 from bertwright.systems.window.window import WindowConfig, WindowEncoder
 from bertwright.systems.word_config import WordConfig
@@ -72,8 +74,8 @@ def small_sizes() -> Iterator[None]:
         "ulmfit": {"embedding_size": 8, "lstm_size": 12, "num_layers": 2},
     }
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(elmo.SIZES, "tiny", tiny["elmo"])
-        patch.setitem(awd_lstm.SIZES, "tiny", tiny["ulmfit"])
+        patch.setitem(ELMO_SIZES, "tiny", tiny["elmo"])
+        patch.setitem(ULMFIT_SIZES, "tiny", tiny["ulmfit"])
         patch.setitem(mt_lstm_folder.SIZES, "tiny", {"word_size": 8, "hidden_size": 12})
         small = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "dropout": 0.1}
         patch.setitem(transformer.SIZES, "tiny", small)
@@ -157,9 +159,9 @@ def encoders() -> Iterator[tuple[str, Callable[[], Any]]]:
     both = (causal, replace(causal, is_reversed=True))
     yield "two berts", lambda: CompositeEncoder(CompositeConfig(both, lstm_layers=2), seed=0)
     yield "gpt", lambda: GptEncoder(GptConfig(VOCAB_SIZE, **sizes, max_positions=12), seed=0)
-    lstm = awd_lstm.AwdLstmConfig(VOCAB_SIZE, **awd_lstm.SIZES["tiny"])
+    lstm = awd_lstm.AwdLstmConfig(VOCAB_SIZE, **ULMFIT_SIZES["tiny"])
     yield "ulmfit", lambda: awd_lstm.AwdLstmEncoder(lstm, seed=0)
-    language_model = elmo.ElmoConfig(VOCAB_SIZE, **elmo.SIZES["tiny"])
+    language_model = elmo.ElmoConfig(VOCAB_SIZE, **ELMO_SIZES["tiny"])
     yield "elmo", lambda: elmo.ElmoEncoder(language_model, seed=0)
     words: dict[str, Any] = {"word_size": 6, "char_size": 4, "char_features": 4, "classifier_size": 8}
     for characters in ("cnn", "lstm", "none"):

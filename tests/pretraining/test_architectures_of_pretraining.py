@@ -9,7 +9,7 @@ import pytest
 
 from bertwright.base.settings import from_table
 from bertwright.pretraining.settings import PretrainSettings
-from bertwright.systems.bert.one_sided_objective import LeftToRightLM
+from bertwright.systems.bert.bert_objective import LeftToRightLM
 from bertwright.systems.registry import SYSTEMS, System
 
 

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from bertwright.pretraining.settings import ModelSettings
-from bertwright.systems.bert.bert_base import new_bert
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.bert.bert_objective import LeftToRightLM
 from bertwright.systems.bert.defaults import SIZES
+from bertwright.systems.bert.masked_lm_objective import MaskedLM
 
 
 def test_unset_model_settings_are_those_of_the_paper() -> None:
@@ -40,8 +41,8 @@ def test_initial_weights_of_small_models_have_a_larger_deviation() -> None:
 
 def test_small_models_have_mimetic_initial_weights_and_those_of_the_paper_do_not() -> None:
     def is_mimetic(settings: ModelSettings, causal: bool = False) -> bool:
-        config = replace(settings.config(100, causal), num_layers=1)
-        model = new_bert(settings, config, 3, BertForPretraining)
+        objective = LeftToRightLM() if causal else MaskedLM()
+        model = objective.new_model(replace(settings, num_layers=1), 100, 3)
         queries, keys, _ = model.encoder.layers[0].qkv.weight.chunk(3)
         return bool(torch.allclose(queries.norm(), keys.norm(), rtol=1e-5))  # keys are queries, rotated
 

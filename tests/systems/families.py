@@ -10,11 +10,13 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from bertwright.interop.huggingface import add_head, load_model, load_task_model
+from bertwright.base.settings import from_table
+from bertwright.interop.huggingface import file_names, load_model, load_task_model
 from bertwright.models.encoder import EncoderModel
 from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import pack
 from bertwright.models.task_model import EncoderForTask
+from bertwright.pretraining.settings import PretrainSettings
 from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
 
 SEQUENCES = [np.array([2, 7, 9, 11, 3]), np.array([2, 8, 12, 3]), np.array([2, 20, 6, 5, 9, 13, 3, 14, 15, 3])]
@@ -49,6 +51,47 @@ class Family(NamedTuple):
         ids = torch.from_numpy(SEQUENCES[index])[None]
         inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         return inputs | ({"token_type_ids": torch.from_numpy(TYPES[index])[None]} if self.reads_segments else {})
+
+
+SIZES = {
+    "vocab_size": 30,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 24,
+}
+MODERNBERT = SIZES | {"num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 0}
+FAMILIES = {
+    "distilbert": Family(
+        "DistilBert",
+        {"vocab_size": 30, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 24},
+        reads_segments=False,
+    ),
+    "electra": Family("Electra", SIZES | {"embedding_size": 16}),
+    "electra, embeddings of the hidden size": Family("Electra", SIZES | {"embedding_size": 32}),
+    "mpnet": Family("MPNet", SIZES | {"max_position_embeddings": 26}, reads_segments=False),
+    "modernbert": Family("ModernBert", MODERNBERT, reads_segments=False),
+    "modernbert, means and other windows": Family(
+        "ModernBert",
+        MODERNBERT
+        | {"global_attn_every_n_layers": 2, "local_attention": 7, "classifier_pooling": "mean"}
+        | {"hidden_activation": "gelu_pytorch_tanh", "pad_token_id": None},
+        reads_segments=False,
+    ),
+    "albert": Family("Albert", SIZES | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2}),
+}
+
+
+def make_settings(run: Path, store: Path, model: dict[str, Any], **changes: Any) -> PretrainSettings:
+    """Return the settings of a short pre-training of a small model."""
+    table: dict[str, Any] = {
+        "run": str(run), "store": str(store), "steps": 30, "save_every": 10, "eval_every": 30, "log_every": 10,
+        "model": model, "data": {"max_length": 24, "batch_size": 8},
+        "long": {"long_ratio": 0.0}, "optimizer": {"learning_rate": 1e-2, "warmup_ratio": 0.1},
+        "device": {"device": "cpu", "dtype": "float32", "threads": 1},
+    }  # fmt: skip
+    return from_table(PretrainSettings, table | changes, "test")
 
 
 def save(model: nn.Module, folder: Path) -> Path:
@@ -118,8 +161,6 @@ def check_head(family: Family, suffix: str, folder: Path) -> None:
 
 def check_gradients(ours: EncoderModel, theirs: nn.Module) -> None:
     """Every parameter's gradient equals theirs to 1e-4 of its norm."""
-    from bertwright.interop.huggingface import file_names
-
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters(remove_duplicate=False)}
     named = file_names(ours)
     compared = 0
@@ -130,6 +171,3 @@ def check_gradients(ours: EncoderModel, theirs: nn.Module) -> None:
         assert difference < 1e-4, (name, float(difference))
         compared += 1
     assert compared > 10
-
-
-__all__ = ["HEADS", "Family", "add_head", "check_equal_states", "check_gradients", "check_head", "check_states", "save"]

@@ -12,8 +12,8 @@ from bertwright.models.packing import pack
 from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
+from bertwright.systems.bert.bert_objective import LeftToRightLM
 from bertwright.systems.bert.masked_lm_objective import MaskedLM, MaskedLMWithNextSentence
-from bertwright.systems.bert.one_sided_objective import LeftToRightLM
 
 CONFIG = BertConfig(
     vocab_size=30, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=24, max_positions=16,

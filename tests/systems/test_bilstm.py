@@ -19,8 +19,9 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import Packing, WordBatch
 from bertwright.models.task_model import EncoderForTask
-from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder, SentenceHead
+from bertwright.systems.bilstm.bilstm import BiLSTMConfig, BiLSTMEncoder
 from bertwright.systems.registry import word_models
+from bertwright.systems.word_encoder import SentenceHead
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.collation import collate, micro_batches
 from bertwright.tasks.text_task import TextExample

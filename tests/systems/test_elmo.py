@@ -176,18 +176,6 @@ def test_reversed_text_with_swapped_directions_has_the_same_loss() -> None:
     torch.testing.assert_close(losses[0], losses[1], atol=1e-5, rtol=1e-5)
 
 
-def test_scalar_mix_is_the_mean_at_first_and_the_formula_later() -> None:
-    layers = [torch.randn(5, 4) for _ in range(3)]
-    mix = LayerMix(3)
-    torch.testing.assert_close(mix(layers), torch.stack(layers).mean(0))
-    with torch.no_grad():
-        mix.weights.copy_(torch.tensor([1.0, 0.0, -1.0]))
-        mix.gamma.fill_(2.0)
-    e = np.exp([1.0, 0.0, -1.0])
-    expected = 2 * sum(float(share) * states for share, states in zip(e / e.sum(), layers, strict=True))
-    torch.testing.assert_close(mix(layers), expected)
-
-
 def test_a_mix_with_layer_norm_normalizes_each_layer_first() -> None:
     layers = [3 + 2 * torch.randn(5, 4) for _ in range(2)]
     normal = [(states - states.mean(1, keepdim=True)) / states.std(1, keepdim=True, correction=0) for states in layers]

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from families import (
+    FAMILIES,
     HEADS,
     SEQUENCES,
     TYPES,
@@ -43,34 +44,6 @@ WORDS = [
     *"the a bear deer sees hears in forest river . , was old new small tall red blue and or".split(),
 ]
 TOKENIZER = Tokenizer.from_tokens([*WORDS, *(f"##{n}" for n in range(30 - len(WORDS)))], lowercase=True)
-SIZES = {
-    "vocab_size": 30,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
-    "max_position_embeddings": 24,
-}
-MODERNBERT = SIZES | {"num_hidden_layers": 4, "local_attention": 4, "pad_token_id": 0}
-FAMILIES = {
-    "distilbert": Family(
-        "DistilBert",
-        {"vocab_size": 30, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64, "max_position_embeddings": 24},
-        reads_segments=False,
-    ),
-    "electra": Family("Electra", SIZES | {"embedding_size": 16}),
-    "electra, embeddings of the hidden size": Family("Electra", SIZES | {"embedding_size": 32}),
-    "mpnet": Family("MPNet", SIZES | {"max_position_embeddings": 26}, reads_segments=False),
-    "modernbert": Family("ModernBert", MODERNBERT, reads_segments=False),
-    "modernbert, means and other windows": Family(
-        "ModernBert",
-        MODERNBERT
-        | {"global_attn_every_n_layers": 2, "local_attention": 7, "classifier_pooling": "mean"}
-        | {"hidden_activation": "gelu_pytorch_tanh", "pad_token_id": None},
-        reads_segments=False,
-    ),
-    "albert": Family("Albert", SIZES | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2}),
-}
 each_family = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
 each_system = pytest.mark.parametrize("name", ["distilbert", "electra", "albert", "mpnet", "modernbert"])
 

@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from bertwright.base.seeding import make_rng
-from bertwright.models.beam_search import beam_search
 from bertwright.models.packing import PairBatch, TokenBatch, pack
 from bertwright.systems.cove.mt_lstm import CoveConfig, Memory, MtLstm, MtLstmConfig, MtLstmSteps
 from bertwright.systems.cove.mt_lstm_folder import SOURCE_RULES
@@ -140,19 +139,6 @@ def test_steps_of_decoding_compute_the_logits_of_training_for_any_order_of_hypot
         logits = steps.advance(tokens, parents, sources)
         for row, number in enumerate(sources.tolist()):
             torch.testing.assert_close(logits[2 * row], expected[number][step], rtol=0, atol=1e-6)
-
-
-def test_a_beam_of_one_is_greedy_decoding() -> None:
-    model, batch = make_model().eval(), make_batch()
-    model.compute_dtype = torch.float64
-    best = beam_search(MtLstmSteps(model, batch.source), np.full(4, 7), 1, 0.6, 2, 3)
-    weight, bias = model.softmax_weights()
-    for source, hypothesis in zip(split(batch.source), best, strict=True):
-        tokens = [2]
-        while len(tokens) < 8 and tokens[-1] != 3:
-            alone = PairBatch(pack([source.numpy()]), pack([np.array(tokens)]))
-            tokens.append(int((model(alone)[-1] @ weight.T + bias).argmax()))
-        assert hypothesis.tokens == [token for token in tokens[1:] if token != 3]
 
 
 def test_the_smoothed_loss_counts_the_biases_of_the_softmax() -> None:

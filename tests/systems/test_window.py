@@ -50,7 +50,7 @@ def test_states_equal_a_loop_over_words(reach: int) -> None:
         assert not next(states).any()
 
 
-@pytest.mark.parametrize("char_model", ["cnn", "none"])
+@pytest.mark.parametrize("char_model", ["cnn", "lstm", "none"])
 def test_states_do_not_depend_on_the_batch(char_model: str) -> None:
     encoder = make_encoder(char_model=char_model)
     states = encoder(batch_of(TEXTS)).split(batch_of(TEXTS).packing.lengths.tolist())

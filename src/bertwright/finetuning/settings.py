@@ -22,7 +22,7 @@ from bertwright.base.settings import (
 from bertwright.interop.model_files import check_model, read_model_config, system_of_model
 from bertwright.models.pooling import HEAD_POOLINGS, HeadPoolingName, check_pooling
 from bertwright.systems import registry
-from bertwright.systems.finetune_request import BASE_HIDDEN_SIZE, FinetuneRequest, default_learning_rate
+from bertwright.systems.registry import BASE_HIDDEN_SIZE, FinetuneRequest, default_learning_rate
 from bertwright.systems.word_settings import WordModelSettings
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.embedding_data import Schedule, default_schedule

@@ -16,7 +16,7 @@ from bertwright.base.npy import NpyWriter
 from bertwright.base.reporter import SILENT, Line, Outputs, Reporter
 from bertwright.base.settings import Positional, check_limit, check_minimum, check_not_str
 from bertwright.interop.model_files import check_model, digest_model, model_folder
-from bertwright.systems.finetune_request import default_learning_rate
+from bertwright.systems.registry import default_learning_rate
 from bertwright.tasks.teacher_outputs import OutputRecord, check_record, digest_texts, read_record, write_record
 from bertwright.text.sources import check_exist
 from bertwright.training.device_settings import DeviceSettings

@@ -242,6 +242,13 @@ class EncoderModel(nn.Module):
             "one of bertwright pretrain --architecture gpt"
         )
 
+    def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Compute `scale` × the summed cross entropy of the tokens that M × H states predict, and the number correct.
+
+        Only the models of pre-training have it. `labels`: M int64, ids of the tokens.
+        """
+        raise NotImplementedError
+
     def depth_of(self, parameter: str) -> int:
         """Return the depth of a parameter by its name, as `TextEncoder.depth_of` does; a head is above all layers."""
         inside = parameter.removeprefix("encoder.")

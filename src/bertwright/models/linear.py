@@ -34,7 +34,6 @@ class Int8Linear(nn.Module):
         return int8_linear(x, self.weight, self.bias)
 
     def matmul(self, x: Tensor) -> Tensor:
-        """Compute x Wᵀ, for callers whose next kernel adds the bias."""
         return int8_linear(x, self.weight)
 
 

@@ -23,6 +23,8 @@ class StoreObjective(Objective[B, M]):
 
     needs_pairs: ClassVar[bool] = False
     """True if a loss compares the two segments of an example."""
+    single_reads: ClassVar[str] = ""
+    """What is read by an objective whose examples are always single, such as "running text"; empty for others."""
     has_specials: ClassVar[bool] = True
     """False if examples are running text, without the special tokens of the tokenizer's layout."""
     masks_tokens: ClassVar[bool] = False
@@ -62,6 +64,8 @@ class StoreObjective(Objective[B, M]):
             raise ValueError(
                 f"segments is 'single'; --objective {self.name} compares two segments; omit it, or use --objective mlm"
             )
+        if self.single_reads and settings.segments == "pair":
+            raise ValueError(f"segments is 'pair'; --objective {self.name} reads {self.single_reads}; omit it")
         specials = self.num_specials(settings)
         if settings.max_length < specials + 2:
             raise ValueError(

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from bertwright.base.settings import check_choice, check_limit
-from bertwright.models.encoder import TextEncoder
 from bertwright.models.layer_mix import LayerMix
 from bertwright.models.packing import WordBatch
 from bertwright.systems.cove.mt_lstm import CoveConfig, CoveEncoder
@@ -26,7 +25,7 @@ from bertwright.vocabulary.word_tokenizer import UNKNOWN
 
 if TYPE_CHECKING:
     from bertwright.models.heads import TaskBatch
-    from bertwright.systems.bilstm.bilstm import Texts
+    from bertwright.systems.word_encoder import Texts
 
 
 @dataclass(frozen=True)
@@ -47,6 +46,10 @@ class ContextConfig(WordConfig):
         super().__post_init__()
         check_choice(self, "lm_layers")
         check_limit(self, "from 0", "lm_mix_penalty")
+
+    def describe_words(self) -> str:
+        context = f", {self.language_model} ({self.lm_layers})" if self.language_model else ""
+        return super().describe_words() + context
 
 
 NUM_LETTERS = 257  # rows of a table of letters for models that read bytes: one per byte, and 0, which fills up
@@ -101,17 +104,3 @@ class LanguageModelStates(nn.Module):
                 states = self.model.hidden_states(batch, layers, texts.words)
         states = [layer[:, self.columns] for layer in states]
         return {place: self.mixes[str(place)](states) if self.mixes else states[0] for place in self.places}
-
-
-class ContextEncoder(TextEncoder):
-    """An encoder of words that may read the states of a frozen model, with the penalty of their mixes."""
-
-    language_model: LanguageModelStates | None
-
-    @property
-    def has_penalty(self) -> bool:
-        return self.language_model is not None and self.language_model.mix_penalty > 0
-
-    def penalty(self, batch: TaskBatch, states: Tensor) -> Tensor:
-        assert self.language_model is not None
-        return self.language_model.penalty(batch)

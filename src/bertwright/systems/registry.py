@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from bertwright.objectives.objective import AnyObjective
-    from bertwright.systems.finetune_request import FinetuneRequest
-    from bertwright.systems.translation_records import TranslationRecord
     from bertwright.systems.word_settings import WordModel
 
 # Name of a system's folder: the module and the name of its record.
@@ -51,6 +49,8 @@ REFUSED = {
 }
 DEFAULT = "bert"  # of pre-training
 DEFAULT_MODEL_TYPE = "bert"  # of a `config.json` that names none
+BASE_HIDDEN_SIZE = 768
+MAX_DEFAULT_RATE = 3e-4  # the highest of the rates for small BERTs of Turc et al. 2019 (google-research/bert)
 
 
 class LadderStep(NamedTuple):
@@ -75,6 +75,41 @@ class LadderStep(NamedTuple):
     """Further settings in tagging."""
     is_frozen: bool = False
     """True if all layers of the model keep their weights, so that only the head is trained."""
+
+
+class FinetuneRequest(NamedTuple):
+    """The task and the model of a fine-tuning run, as far as default settings depend on them."""
+
+    task: str
+    """Value of --task; empty if none is given."""
+    is_tagging: bool = False
+    has_context: bool = False
+    """Whether the preset of the task reads sentences with the surrounding ones."""
+    given_words: tuple[str, ...] = ()
+    """Settings of a new model of words that are given."""
+    hidden_size: int = BASE_HIDDEN_SIZE
+
+
+@dataclass(frozen=True)
+class TranslationRecord:
+    """A value of `train-translation --architecture`."""
+
+    summary: str
+    model_type: str
+    """Name in `config.json` of its folders."""
+    sizes: Mapping[str, Mapping[str, Any]]
+    """Value of --size → fields of the configuration."""
+    defaults: Callable[[str, int], dict[str, Any]]
+    """Function from the size and the steps of warm-up to settings, as a TOML table."""
+    new: str
+    """Function from the settings, the sentences of the training text and the tokenizer of the targets or, if both sides
+    share one, of both, to a `TranslationSystem`, as "module:NAME"."""
+    write: str
+    """Function that writes a `TranslationSystem` into a folder, as "module:NAME"."""
+    load: str
+    """Function that reads such a folder, as "module:NAME"."""
+    reads_words: bool = False
+    """Whether sources are whole words, which may have given vectors; else pieces of a joint vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +149,14 @@ def find_system(name: str) -> System:
     """Return the record of a system. Raises KeyError for a name that `SYSTEMS` lacks."""
     record: System = resolve_name(SYSTEMS[name])
     return record
+
+
+def named_size(name: str, size: str | None) -> Mapping[str, Any]:
+    """Return the fields of a size of a system, base if None. Raises ValueError for a size that it does not have."""
+    sizes = find_system(name).sizes
+    if size is not None and size not in sizes:
+        raise ValueError(f"size: expected one of {', '.join(sizes)} for --architecture {name}, got {size!r}")
+    return sizes[size or "base"]
 
 
 def system_of_folder(model_type: str) -> System | None:
@@ -171,3 +214,16 @@ def translation_records() -> dict[str, TranslationRecord]:
 def ladder_steps() -> list[LadderStep]:
     """Return the steps of the ladder from the lowest to the highest."""
     return sorted((step for system in systems() for step in system.ladder), key=lambda step: step.place)
+
+
+def default_learning_rate(base: float, hidden_size: int) -> float:
+    """Return the default peak rate for an encoder, given that for BASE; larger encoders have BASE's.
+
+    Adam changes each weight by about the rate, whatever its size; in a narrow layer fewer changes add up, so that the
+    rate must rise as the width falls (Yang et al. 2021, µP: inversely). On small data sets, narrow models learned more
+    with a still higher rate, so that it rises with the square.
+
+    >>> [default_learning_rate(3e-5, size) for size in (1024, 768, 384, 32)]
+    [3e-05, 3e-05, 0.00012, 0.0003]
+    """
+    return max(base, min(base * (BASE_HIDDEN_SIZE / hidden_size) ** 2, MAX_DEFAULT_RATE))

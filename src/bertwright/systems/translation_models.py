@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -14,18 +14,17 @@ from torch import Tensor, nn
 
 from bertwright.base.description import Description
 from bertwright.base.files import read_json
-from bertwright.interop.checksums import describe_check
+from bertwright.interop.checksums import check_weights, describe_check
+from bertwright.interop.meta_model import build_on_meta
 from bertwright.interop.model_files import CONFIG, locate_config
+from bertwright.interop.weights import check_shapes, concatenate, raise_if_any, read_weights
 from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.models.beam_search import StepDecoder
 from bertwright.models.packing import PairBatch, TokenBatch
 from bertwright.systems.registry import translation_records
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
-if TYPE_CHECKING:
-    from bertwright.translation.settings import TrainTranslationSettings
-
-
+T = TypeVar("T", bound=nn.Module)
 ADVICE = "name a model that `bertwright train-translation` wrote"
 
 
@@ -53,7 +52,6 @@ class TranslationModel(nn.Module, ABC):
 
     @property
     def num_parameters(self) -> int:
-        """Number of parameters."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     @property
@@ -78,16 +76,6 @@ def is_translation_model(folder: Path) -> bool:
         return False
     known = {record.model_type for record in translation_records().values()}
     return isinstance(values, dict) and values.get("model_type") in known
-
-
-class TranslationRequest(NamedTuple):
-    """What a new translation model is built from."""
-
-    settings: TrainTranslationSettings
-    sources: Sequence[str]
-    """Sentences of the training text."""
-    target: TextTokenizer
-    """Tokenizer of the targets or, if both sides share one, of both."""
 
 
 class TranslationLoss(NamedTuple):
@@ -137,6 +125,25 @@ def load_translation_system(folder: Path) -> TranslationSystem:
         raise ValueError(f"{path}: model_type: expected {' or '.join(by_type)}, got {model_type!r}; {ADVICE}")
     system: TranslationSystem = resolve_name(by_type[model_type].load)(folder)
     return system
+
+
+def build_with_weights(build: Callable[[], T], folder: Path, file_names: Callable[[str], tuple[str, ...]]) -> T:
+    """Build a model with the weights of a folder, ready for inference (dropout off).
+
+    `file_names`: from one of our parameters to its names in the file; several are concatenated. Raises ValueError,
+    naming the file, for weights that are damaged, missing, unexpected or of another shape.
+    """
+    check_weights(folder)
+    path, tensors = read_weights(folder)
+    model = build_on_meta(build, len(tensors), path)
+    parameters = {name: (parameter, file_names(name)) for name, parameter in model.named_parameters()}
+    known = {each for _, names in parameters.values() for each in names}
+    raise_if_any(path, "missing", sorted(known - tensors.keys()))
+    raise_if_any(path, "unexpected", sorted(tensors.keys() - known))
+    check_shapes({each: (tensors[each], own, len(names)) for own, names in parameters.values() for each in names}, path)
+    state = {name: concatenate([tensors[each] for each in names]) for name, (_, names) in parameters.items()}
+    model.load_state_dict(state, assign=True)
+    return model.eval()
 
 
 def describe(folder: Path, verify: bool) -> Description | None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 
+from bertwright.interop.model_format import find_architecture
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.language_model_states import NUM_LETTERS
 from bertwright.systems.registry import word_models
-from bertwright.systems.word_settings import EncoderRequest, WordModel, WordModelSettings
+from bertwright.systems.word_settings import FrozenModel, WordModel, WordModelSettings
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.vector_file import VectorFile, load_vectors
 from bertwright.vocabulary.word_tokenizer import WordRules, WordTokenizer
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from bertwright.finetuning.settings import FinetuneSettings
     from bertwright.tasks.task import AnyTask
 
+CONTEXT_SETTINGS = ("lm_places", "lm_directions", "lm_layers", "lm_layer_norm", "lm_mix_penalty")
 CHARACTER_SIZES = {"cnn": (30, 30), "lstm": (25, 50), "none": (1, 1)}  # numbers per character, and for a word
 
 
@@ -31,18 +33,6 @@ class NewModel(NamedTuple):
 
     model: EncoderForTask
     tokenizer: TextTokenizer
-
-
-class Context(Protocol):
-    """A frozen model that is read beside the words of a task."""
-
-    reads_bytes: ClassVar[bool]
-    """Whether it reads the bytes of words, not their ids."""
-    keeps_digits: ClassVar[bool]
-    """Whether it knows words with their digits; else the task's words have 0 for each digit."""
-
-    def encoder_of(self, tokenizer: TextTokenizer) -> nn.Module:
-        """Return its encoder, with a field `config`, for the words of a task."""
 
 
 def make_word_model(
@@ -56,30 +46,30 @@ def make_word_model(
             f"--architecture: expected {able} for {task.kind}, got {settings.architecture}, which reads each text "
             f"alone, so that no answer depends on the question; use --architecture {able}, or name a --model"
         )
-    context: Context | None = None if frozen is None else resolve_name(frozen.load)(getattr(words, frozen.setting))
     vectors = None if words.vectors is None else load_vectors(words.vectors)
-    tokenizer = learn_words(words, vectors, context, task, examples)
-    read = None if context is None else context.encoder_of(tokenizer)
+    tokenizer = learn_words(words, vectors, frozen, task, examples)
+    read: Any = None if frozen is None else resolve_name(frozen.load)(getattr(words, frozen.setting), tokenizer)
     char_size, char_features = CHARACTER_SIZES[words.char_model]
-    config: dict[str, Any] = {
+    values: dict[str, Any] = {
         "vocab_size": tokenizer.vocab_size,
-        "num_characters": NUM_LETTERS if context and context.reads_bytes else tokenizer.num_characters,
+        "num_characters": NUM_LETTERS if tokenizer.rules.bytes else tokenizer.num_characters,
         "word_size": words.word_size if vectors is None else vectors.width,
         "char_model": words.char_model,
         "char_size": char_size,
         "char_features": char_features,
         "freeze_words": words.freeze_vectors,
         "texts": task.num_segments,
+        "lstm_size": words.lstm_size,
+        "num_layers": words.lstm_layers,
+        "language_model": read.config if read else None,
+        **{name: getattr(words, name) for name in CONTEXT_SETTINGS},
     }
     if settings.tuning.dropout is not None:
-        config["hidden_dropout"] = settings.tuning.dropout
-    joined: dict[str, Any] = {
-        "language_model": read.config if read else None,
-        "lm_layers": words.lm_layers,
-        "lm_layer_norm": words.lm_layer_norm,
-        "lm_mix_penalty": words.lm_mix_penalty,
-    }
-    encoder: TextEncoder = resolve_name(word_model.encoder)(EncoderRequest(config, words, joined, settings.seed))
+        values["hidden_dropout"] = settings.tuning.dropout
+    architecture: Any = find_architecture(word_model.model_type)
+    known = [field.name for field in fields(architecture.config)]
+    config = architecture.config(**{name: values[name] for name in known if name in values})
+    encoder: TextEncoder = architecture.encoder(config, seed=settings.seed)
     if read is not None:
         encoder.get_submodule("language_model.model").load_state_dict(read.state_dict())
     if vectors is not None:
@@ -91,18 +81,19 @@ def make_word_model(
 def learn_words(
     words: WordModelSettings,
     vectors: VectorFile | None,
-    context: Context | None,
+    frozen: FrozenModel | None,
     task: AnyTask,
     examples: Sequence[Any],
 ) -> WordTokenizer:
     """Learn the vocabulary of the training examples, and what else of the word vectors is read."""
+    reads_bytes = frozen is not None and frozen.reads_bytes
     rules = WordRules(
         lowercase=words.lowercase_words,
-        zero_digits=vectors is None and not (context and context.keeps_digits),
+        zero_digits=vectors is None and (frozen is None or reads_bytes),
         split_punctuation=not task.reads_words,
         max_characters=0 if words.char_model == "none" else WordRules.max_characters,
         unknown_words=words.unknown_words,
-        bytes=context is not None and context.reads_bytes,
+        bytes=reads_bytes,
     )
     known = vectors.words if vectors is not None and words.unknown_words in ("pretrained", "random") else ()
     return WordTokenizer.learn(task.texts(examples), rules, words.min_word_count, known)

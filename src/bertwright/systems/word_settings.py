@@ -14,7 +14,6 @@ from bertwright.vocabulary.unknown_words import UnknownWords
 
 if TYPE_CHECKING:
     from bertwright.finetuning.settings import FinetuneSettings
-    from bertwright.systems.finetune_request import FinetuneRequest
     from bertwright.systems.word_models import NewModel
     from bertwright.tasks.task import AnyTask
 
@@ -84,20 +83,12 @@ class FrozenModel(NamedTuple):
     setting: str
     """Field of `WordModelSettings` that names its folder."""
     load: str
-    """Function from the name of a folder to a `word_models.Context`, as "module:NAME"."""
+    """Function from the name of a folder and the tokenizer of a task's words to an encoder of them, which has a field
+    `config`, as "module:NAME"."""
     command: str
     """Command that trains such a model."""
-
-
-class EncoderRequest(NamedTuple):
-    """What the encoder of a new model of words is built from."""
-
-    config: dict[str, Any]
-    """Fields of `WordConfig`."""
-    words: WordModelSettings
-    context: dict[str, Any]
-    """Fields of the configuration for the frozen model: it, if there is one, and its layers."""
-    seed: int
+    reads_bytes: bool = False
+    """Whether it reads the bytes of words, so that the task's words have 0 for each digit; else their ids."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +96,8 @@ class WordModel:
     """A value of `finetune --architecture`: a model of whole words, trained from a task's examples alone."""
 
     summary: str
-    encoder: str
-    """Function from an `EncoderRequest` to a `TextEncoder`, as "module:NAME"."""
+    model_type: str
+    """Of its model folders, whose record has the encoder and its configuration."""
     words: Mapping[str, Any] = field(default_factory=dict)
     """Its defaults of `WordModelSettings`."""
     words_with: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -149,7 +140,7 @@ class WordModel:
         """Return the pre-trained models that it reads and that the settings name."""
         return [frozen for frozen in self.frozen if getattr(words, frozen.setting) is not None]
 
-    def defaults(self, request: FinetuneRequest) -> dict[str, Any]:
+    def defaults(self, request: registry.FinetuneRequest) -> dict[str, Any]:
         """Return the settings with which the model is trained, as a TOML table of fine-tuning.
 
         Adam without decay, at a constant rate and with gradients up to norm 5; tagging reads sentence by sentence, even

@@ -28,7 +28,6 @@ from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
 from bertwright.systems.translation_models import (
     TranslationModel,
-    TranslationRequest,
     TranslationSystem,
     load_translation_system,
     smoothed_loss,
@@ -113,7 +112,7 @@ def make_system(settings: TrainTranslationSettings, text: ParallelText) -> Trans
     else:
         sides = [*text.target] if record.reads_words else [*text.source, *text.target]
         target = learn_joint_vocabulary(sides, settings.vocab_size)
-    system: TranslationSystem = resolve_name(record.new)(TranslationRequest(settings, text.source, target))
+    system: TranslationSystem = resolve_name(record.new)(settings, text.source, target)
     return system
 
 
@@ -165,7 +164,6 @@ class TranslationRun:
         record_run(settings, "train-translation", data)
 
     def print_summary(self) -> None:
-        """Print the model, the data and the settings."""
         settings, config = self.settings, self.model.config
         epoch = int(self.pairs.lengths.sum())
         optimizer, warmup = settings.optimizer, settings.optimizer.count_warmup_steps(settings.steps)
@@ -217,7 +215,6 @@ class TranslationRun:
         )
 
     def spec(self) -> TrainingSpec[LabeledPairs]:
-        """Return everything that `fit` needs to know about the training."""
         return TrainingSpec(
             self.model,
             self.optimizer,
@@ -238,7 +235,6 @@ class TranslationRun:
             yield [batch.to(self.context.device) for batch in made]
 
     def loss(self, batch: LabeledPairs) -> LossOutput:
-        """Compute one micro-batch's share of the step's loss."""
         loss = smoothed_loss(
             self.model, batch.pairs, batch.labels, self.settings.label_smoothing, 1 / batch.step_labels
         )

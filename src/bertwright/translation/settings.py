@@ -21,8 +21,7 @@ from bertwright.base.settings import (
 )
 from bertwright.interop.model_files import check_model
 from bertwright.metrics.bleu import BleuTokenizer
-from bertwright.systems.registry import translation_records
-from bertwright.systems.translation_records import TranslationRecord
+from bertwright.systems.registry import TranslationRecord, translation_records
 from bertwright.text.decoding import read_text
 from bertwright.text.sources import STDIN, check_exist
 from bertwright.training.device_settings import DeviceSettings

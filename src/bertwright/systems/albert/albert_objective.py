@@ -22,4 +22,3 @@ class AlbertMaskedLM(FamilyMaskedLM):
     model_type: ClassVar[str] = "albert"
     model_name: ClassVar[str] = "an ALBERT"
     trains_all_parameters: ClassVar[bool] = False
-    has_schemes: ClassVar[bool] = False

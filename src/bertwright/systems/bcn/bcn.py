@@ -9,7 +9,6 @@ directions together), B sequences, C outputs of the head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -27,15 +26,13 @@ from bertwright.models.batch_norm import BatchNorm
 from bertwright.models.encoder import count_parameters
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import TaskBatch, TaskHead
-from bertwright.models.initialization import Weight
-from bertwright.models.linear import Linear, make_dropout
+from bertwright.models.linear import Linear
 from bertwright.models.packed_lstm import as_factor, run_bilstm
 from bertwright.models.packing import TimeMajor, WordBatch
-from bertwright.systems.bilstm.bilstm import Texts, WordEmbeddings, draw_word_model
 from bertwright.systems.cove.mt_lstm import Memory
-from bertwright.systems.elmo.elmo import ElmoConfig
-from bertwright.systems.language_model_states import ContextConfig, ContextEncoder, LanguageModelStates
-from bertwright.systems.word_settings import EncoderRequest, LmLayers
+from bertwright.systems.language_model_states import ContextConfig, LanguageModelStates
+from bertwright.systems.word_encoder import Texts, WordEncoder
+from bertwright.systems.word_settings import LmLayers
 
 CHANNELS = 4  # linear maps of a maxout layer, of which the largest output counts
 
@@ -61,8 +58,7 @@ class BcnConfig(ContextConfig):
         check_minimum(self, 1, "lstm_size", "reduction")
 
     def __str__(self) -> str:
-        context = f", {self.language_model} ({self.lm_layers})" if self.language_model else ""
-        return f"BCN H{self.lstm_size}+{self.lstm_size}, {self.describe_words()}{context}"
+        return f"BCN H{self.lstm_size}+{self.lstm_size}, {self.describe_words()}"
 
     @property
     def hidden_size(self) -> int:
@@ -131,8 +127,8 @@ def run_in_order(lstm: nn.Module, words: Tensor, lengths: Ints) -> Tensor:
     return order.unpack(run_bilstm(lstm, order.pack(words), order))
 
 
-class BcnEncoder(ContextEncoder):
-    """Words with context, up to the integrated states; the states of special tokens are 0."""
+class BcnEncoder(WordEncoder):
+    """Words with context, up to the integrated states."""
 
     model_type: ClassVar[str] = "bcn"
     num_dropout_sites: ClassVar[int] = 3
@@ -142,7 +138,6 @@ class BcnEncoder(ContextEncoder):
     def __init__(self, config: BcnConfig, seed: int = 0) -> None:
         super().__init__(config)
         context = config.language_model
-        self.embeddings = WordEmbeddings(config, reads_bytes=isinstance(context, ElmoConfig))
         self.language_model = LanguageModelStates(config, [0]) if context else None
         input_size = config.input_size + (context.hidden_size if context else 0)
         self.layers = nn.ModuleList(
@@ -150,39 +145,24 @@ class BcnEncoder(ContextEncoder):
         )
         self.initialize(seed)
 
-    def draw(self, weight: Weight) -> None:
-        draw_word_model(weight)
-
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
-        """Return the head of sentence-level tasks; others have a linear layer."""
         return BcnHead(spec, self.config) if spec.reads_sequence_state else None
 
-    def hidden_states(
-        self, batch: WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+    def read_words(
+        self, words: Tensor, batch: WordBatch, texts: Texts, drop: Dropout | None, last: int
     ) -> list[Tensor]:
-        """Compute the states after each of `layers`; layer 0 is the vectors of the words."""
-        texts = Texts.of(batch)
         lengths = texts.lengths[texts.ends_text(batch.packing)]
         if len(lengths) != self.config.texts * len(batch.packing):
             kinds = ("single texts", "pairs of texts")
             expected, given = kinds[self.config.texts - 1], kinds[2 - self.config.texts]
             raise ValueError(f"bcn: expected {expected}, which this model was trained on, got {given}; train a new one")
-        drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
-        words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
-        if self.language_model and len(words):
+        if not len(words):
+            return [words, *[words.new_zeros(0, self.config.hidden_size)] * 2]
+        if self.language_model:
             words = torch.cat([words, self.language_model(batch, texts, self.compute_dtype)[0]], 1)
-        states, drop = [words], drop and drop.select(texts.words)
-        if len(words):
-            states.append(self.layers[0](as_factor(words, self.compute_dtype), lengths[lengths > 0], drop))
-            states.append(self.layers[1](states[1], lengths, drop, self.compute_dtype))
-        else:
-            states += [words.new_zeros(0, self.config.hidden_size)] * 2
-        results = []
-        for number in range(3) if layers is None else layers:
-            own = states[number]
-            placed = own.new_zeros(len(batch.rows), own.shape[1]).index_copy(0, texts.words, own)
-            results.append(placed if positions is None else placed[positions])
-        return results
+        drop = drop and drop.select(texts.words)
+        read = self.layers[0](as_factor(words, self.compute_dtype), lengths[lengths > 0], drop)
+        return [words, read, self.layers[1](read, lengths, drop, self.compute_dtype)]
 
 
 class BcnHead(TaskHead):
@@ -227,12 +207,6 @@ class BcnHead(TaskHead):
             (weights * states).sum(1),
         ]
         return torch.cat(pools, 1).masked_fill(counts == 0, 0)
-
-
-def new_encoder(request: EncoderRequest) -> BcnEncoder:
-    """Build the encoder of a new model."""
-    config = BcnConfig(**request.config, **request.context, lstm_size=request.words.lstm_size)
-    return BcnEncoder(config, seed=request.seed)
 
 
 FOLDER = Architecture(BcnEncoder, BcnConfig, "Bcn")

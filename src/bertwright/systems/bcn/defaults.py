@@ -17,7 +17,7 @@ BCN = System(
     word_models={
         "bcn": WordModel(
             summary="biattention between two texts, for sentences, pairs and questions (McCann et al. 2017)",
-            encoder="bertwright.systems.bcn.bcn:new_encoder",
+            model_type="bcn",
             words=WORDS | {"lstm_size": 300, "char_model": "none"},
             words_with={
                 "vectors": {"unknown_words": "pretrained", "freeze_vectors": True},

@@ -24,6 +24,7 @@ class BertConfig:
     """Sizes by name."""
     RATIO: ClassVar[float] = 4
     """The feed-forward size of a new model as a multiple of its hidden size."""
+    FEED_FORWARD_MATRICES: ClassVar[int] = 2
 
     vocab_size: int
     """Number of tokens in the vocabulary, V (paper: 30,000; released: 30,522 uncased, 28,996 cased)."""
@@ -145,18 +146,14 @@ class BertConfig:
         return (self.hidden_size + 3) * self.embedding_size + self.vocab_size
 
     @property
-    def num_head_parameters(self) -> int:
-        """Number of parameters of both pre-training heads."""
-        return self.num_masked_lm_parameters + 2 * (self.hidden_size + 1)
-
-    @property
     def num_parameters(self) -> int:
         """Number of parameters of a `BertForPretraining`, tied ones counted once.
 
         >>> BertConfig.from_size("base", vocab_size=30_522).num_parameters
         110106428
         """
-        return self.num_encoder_parameters + self.num_pooler_parameters + self.num_head_parameters
+        next_sentence = 2 * (self.hidden_size + 1)
+        return self.num_encoder_parameters + self.num_pooler_parameters + self.num_masked_lm_parameters + next_sentence
 
     def count_forward_flops(
         self,
@@ -175,17 +172,21 @@ class BertConfig:
         >>> BertConfig.from_size("base", vocab_size=30_522).count_forward_flops([128], 0, pooled=False) // 128
         174587904
         """
-        hidden, intermediate = self.hidden_size, self.intermediate_size
-        tokens = np.asarray(lengths, dtype=np.int64)
+        hidden, tokens = self.hidden_size, np.asarray(lengths, dtype=np.int64)
         total = int(tokens.sum())
-        pairs = tokens * (tokens + 1) // 2 if self.is_causal else tokens**2  # (query, key) products needed
-        attention = self.num_layers * (total * 2 * 3 * hidden * hidden + int(pairs.sum()) * 2 * 2 * hidden)
+        attention = self.num_layers * total * 2 * 3 * hidden * hidden + self.count_pairs(tokens) * 2 * 2 * hidden
         states_computed = (self.num_layers - 1) * total + (total if num_states is None else num_states)
         # attention output and feed-forward
-        per_token = states_computed * 2 * (hidden * hidden + 2 * hidden * intermediate)
+        feed_forward = self.FEED_FORWARD_MATRICES * hidden * self.intermediate_size
+        per_token = states_computed * 2 * (hidden * hidden + feed_forward)
         masked_lm = num_predictions * 2 * self.embedding_size * (hidden + self.vocab_size)
         next_sentence = tokens.size * 2 * (hidden * hidden + 2 * hidden) if pooled else 0
         return attention + per_token + masked_lm + next_sentence
+
+    def count_pairs(self, tokens: npt.NDArray[np.int64]) -> int:
+        """Count the pairs of a query and a key of which the layers need the products; `tokens`: of each sequence."""
+        pairs = tokens * (tokens + 1) // 2 if self.is_causal else tokens**2
+        return self.num_layers * int(pairs.sum())
 
     def count_training_flops(
         self, lengths: Sequence[int] | npt.NDArray[np.integer], num_predictions: int, pooled: bool

@@ -88,7 +88,8 @@ class BertArchitecture(Architecture):
         ("max_positions", "encoder.embeddings.position.weight", 0),
         ("type_vocab_size", "encoder.embeddings.token_type.weight", 0),
     )
-    TANH_GELU = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")  # three names of one formula; the first is written
+    # Three names of one formula; the first is written.
+    TANH_GELU: ClassVar[tuple[str, ...]] = ("gelu_pytorch_tanh", "gelu_new", "gelu_fast")
     TIED = "tie_word_embeddings"
     NUM_LAYERS = "num_layers"  # our field with the number of layers in files
 
@@ -125,11 +126,9 @@ class BertArchitecture(Architecture):
         return values
 
     def file_names(self, name: str, kind: str = "") -> tuple[str, ...]:
-        """Return the names in `transformers` of one of our parameters."""
         return self.NAMES.of(name, kind)
 
     def is_of_a_head(self, file_name: str) -> bool:
-        """Return whether a parameter of `transformers` is a head's."""
         return self.NAMES.is_of_a_head(file_name)
 
     def normalize(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
@@ -138,13 +137,12 @@ class BertArchitecture(Architecture):
         decoder, words = found.pop(name, None), self.file_names("encoder.embeddings.word.weight")[0]
         if decoder is not None and not torch.equal(decoder, found.setdefault(words, decoder)):
             raise ValueError(f"{path}: {name} differs from the word embeddings; only tied weights are supported")
-        dense = self.file_names("masked_token.dense.weight")[0]
-        if decoder is None and values.get(self.TIED) is False and dense in found:
+        dense = self.NAMES.heads.get("masked_token.dense")
+        if decoder is None and values.get(self.TIED) is False and f"{dense}.weight" in found:
             raise ValueError(f"{path}: {name} is missing, and {CONFIG} has {self.TIED} = false")
         return found
 
     def check_sizes(self, tensors: Mapping[str, Tensor], config: BertConfig, path: Path) -> None:
-        """Raise ValueError if normalized tensors do not have the sizes of the configuration."""
         names = {field: self.file_names(name)[0] for field, name, _ in self.SIZES}
         raise_if_any(path, "missing", sorted(set(names.values()) - tensors.keys()))
         sizes = {field: (*tensors[names[field]].shape, 0)[dimension] for field, _, dimension in self.SIZES}

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bertwright.kernels.fused_ops import bias_activation, fill_blocks
+from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.models.encoder import TokenPredictor
 from bertwright.models.heads import Pooler
 from bertwright.models.initialization import initialize
@@ -78,6 +79,10 @@ class MaskedLanguageModel(TokenPredictor):
         """V × E, shared by the embedding layer and the masked-LM decoder."""
         words: Tensor = self.encoder.embeddings.word.weight
         return words
+
+    def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        head = self.masked_token
+        return linear_cross_entropy(head(states), self.word_embeddings, head.bias, labels, scale)
 
     def token_logits(self, batch: Any, positions: Tensor) -> Tensor:
         return self.masked_token.logits(self.encoder(batch, positions), self.word_embeddings)

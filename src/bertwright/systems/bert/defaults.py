@@ -31,8 +31,8 @@ BERT = System(
     objectives={
         "mlm+nsp": "bertwright.systems.bert.masked_lm_objective:MaskedLMWithNextSentence",
         "mlm": "bertwright.systems.bert.masked_lm_objective:MaskedLM",
-        "ltr": "bertwright.systems.bert.one_sided_objective:LeftToRightLM",
-        "rtl": "bertwright.systems.bert.one_sided_objective:RightToLeftLM",
+        "ltr": "bertwright.systems.bert.bert_objective:LeftToRightLM",
+        "rtl": "bertwright.systems.bert.bert_objective:RightToLeftLM",
     },
     sizes=SIZES,
     ladder=(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -10,18 +10,16 @@ from bertwright.base.example_order import uniform
 from bertwright.base.seeding import derive_key
 from bertwright.objectives import masking
 from bertwright.objectives.language_model_objective import language_model_columns
-from bertwright.objectives.objective import LOSS, Column, Objective
-from bertwright.systems.bert.bert_base import BertObjective, check_memory, new_bert
+from bertwright.objectives.objective import LOSS, Column
+from bertwright.systems.bert.bert_objective import BertObjective
 
 if TYPE_CHECKING:
     from bertwright.objectives.data import StepTexts
     from bertwright.objectives.data_settings import DataSettings
-    from bertwright.pretraining.settings import ModelSettings
-    from bertwright.systems.bert.bert_config import BertConfig
     from bertwright.systems.bert.bert_for_pretraining import MaskedLanguageModel
 
 
-class MaskedLM(BertObjective):
+class MaskedLM(BertObjective["MaskedLanguageModel"]):
     """Masked tokens alone ("No NSP", section 5.1)."""
 
     name: ClassVar[str] = "mlm"
@@ -82,38 +80,7 @@ class MaskedLMWithNextSentence(MaskedLM):
 
 
 class FamilyMaskedLM(MaskedLM):
-    """Masked tokens of single texts, for a system with BERT's encoder: consecutive sentences, as many as fit.
+    """Masked tokens of single texts, for a system with BERT's encoder: consecutive sentences, as many as fit."""
 
-    The record of the system's folders has model and configuration.
-    """
-
-    model_type: ClassVar[str]
-    """Of these folders."""
+    single_reads: ClassVar[str] = "single texts"
     trains_all_parameters: ClassVar[bool] = True
-    has_schemes: ClassVar[bool] = True
-    """Whether --init-scheme chooses the initial weights; False: they are independent draws."""
-
-    @property
-    def model_class(self) -> type[MaskedLanguageModel]:
-        from bertwright.interop.model_format import find_architecture
-
-        return cast("type[MaskedLanguageModel]", find_architecture(self.model_type).model)
-
-    def check_settings(self, settings: DataSettings) -> None:
-        super().check_settings(settings)
-        if settings.segments == "pair":
-            raise ValueError(f"segments is 'pair'; --objective {self.name} reads single texts; omit it")
-
-    def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> MaskedLanguageModel:
-        from bertwright.interop.model_format import find_architecture
-
-        config = settings.config_of(cast("type[BertConfig]", find_architecture(self.model_type).config), vocab_size)
-        check_memory(config)
-        if self.has_schemes:
-            return new_bert(settings, config, seed, self.model_class)
-        return self.model_class(config, seed)
-
-    def describe_initialization(self, settings: ModelSettings, model: MaskedLanguageModel) -> str:
-        if self.has_schemes:
-            return super().describe_initialization(settings, model)
-        return Objective.describe_initialization(self, settings, model)

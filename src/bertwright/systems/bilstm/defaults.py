@@ -7,7 +7,6 @@ from typing import Any
 from bertwright.systems.registry import LadderStep, System
 from bertwright.systems.word_settings import WordModel
 
-ENCODER = "bertwright.systems.bilstm.bilstm:new_encoder"
 LINEAR: dict[str, Any] = {"overrides": {"tag_head": "linear"}}
 CRF = {"architecture": "bilstm-crf"}
 WORDS = {"char_model": "none", "lstm_layers": 2}
@@ -20,9 +19,11 @@ BILSTM = System(
     summary="BiLSTM-CNN-CRF (Ma & Hovy 2016), an LSTM of both directions on words and characters",
     folders={"bilstm": "bertwright.systems.bilstm.bilstm:FOLDER"},
     word_models={
-        "bilstm": WordModel(summary="a bidirectional LSTM", encoder=ENCODER, tag_head=None),
+        "bilstm": WordModel(summary="a bidirectional LSTM", model_type="bilstm", tag_head=None),
         "bilstm-crf": WordModel(
-            summary="a bidirectional LSTM with a CRF, for tagging (Ma & Hovy 2016)", encoder=ENCODER, scores_paths=True
+            summary="a bidirectional LSTM with a CRF, for tagging (Ma & Hovy 2016)",
+            model_type="bilstm",
+            scores_paths=True,
         ),
     },
     ladder=(  # Ma & Hovy 2016, tables 3 and 6

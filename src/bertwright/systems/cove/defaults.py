@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from bertwright.systems.bilstm.defaults import BASES
-from bertwright.systems.registry import LadderStep, System
-from bertwright.systems.translation_records import TranslationRecord
+from bertwright.systems.registry import LadderStep, System, TranslationRecord
 from bertwright.systems.word_settings import FrozenModel, WordModel
 
 # Size of word vectors, and of states (both directions together). base: section 3 of the paper.
 SIZES = {"tiny": {"word_size": 100, "hidden_size": 256}, "base": {"word_size": 300, "hidden_size": 600}}
 TRANSLATION_MODEL = FrozenModel(
     "translation_model",
-    "bertwright.systems.cove.translation_encoder:load_translation_encoder",
+    "bertwright.systems.cove.mt_lstm_folder:load_translation_encoder",
     "train-translation --architecture mt-lstm",
 )
 WORDS = {"lm_layers": "top", "lm_places": [0]}
@@ -40,7 +39,7 @@ COVE = System(
     word_models={
         "cove": WordModel(
             summary="two layers, with the states of --translation-model before them (McCann et al. 2017)",
-            encoder="bertwright.systems.bilstm.bilstm:new_encoder",
+            model_type="bilstm",
             words=WORDS | {"lstm_layers": 2},
             words_with={"vectors": {"unknown_words": "pretrained"}},
             frozen=(TRANSLATION_MODEL,),

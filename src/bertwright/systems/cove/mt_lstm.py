@@ -78,10 +78,8 @@ class Encoded(NamedTuple):
 
     layers: list[Tensor]
     """Vectors of the words, S × D, then the states after each LSTM layer, S × H."""
-    last_states: list[Tensor]
-    """States of both directions after their last words, B × H for each layer."""
-    last_cells: list[Tensor]
-    """The cells beside them."""
+    ends: list[LstmValues]
+    """States and cells of both directions after their last words, B × H for each layer."""
 
 
 class CoveEncoder(nn.Module):
@@ -111,7 +109,7 @@ class CoveEncoder(nn.Module):
             states = dropout(order.join_directions(directions.states), drop, site)
             layers.append(order.unpack(states))
             ends.append(directions.at_ends(order))
-        return Encoded(layers, [end.states for end in ends], [end.cells for end in ends])
+        return Encoded(layers, ends)
 
 
 class Memory(NamedTuple):
@@ -169,8 +167,8 @@ class Decoder(nn.Module):
 
     def start(self, source: Encoded) -> DecoderState:
         """Return the state before the first token: the encoder's last one, and h̃ = 0."""
-        hidden = source.last_states
-        return DecoderState(hidden, source.last_cells, torch.zeros_like(hidden[0]))
+        hidden, cells = ([*values] for values in zip(*source.ends, strict=True))
+        return DecoderState(hidden, cells, torch.zeros_like(hidden[0]))
 
     def embed(self, ids: Tensor, drop: Dropout | None, site: int) -> Tensor:
         """Compute the part of the first layer's gates that depends on the tokens alone, T → T × 4H."""
@@ -237,17 +235,14 @@ class MtLstm(TranslationModel):
         return order.unpack(torch.cat(states)).to(self.compute_dtype)
 
     def encode(self, source: TokenBatch) -> tuple[Encoded, Memory]:
-        """Read the sources."""
         drop = make_dropout(self, self.config.dropout, source.packing)
         encoded = self.encoder(source.input_ids, source.packing.lengths, drop, self.compute_dtype)
         return encoded, Memory.of(encoded.layers[-1], source.packing.lengths)
 
     def softmax_weights(self) -> tuple[Tensor, Tensor]:
-        """Return the matrix and the biases of the next token's logits, V × H and V."""
         return self.decoder.output.weight, self.decoder.output.bias
 
     def start_decoding(self, source: TokenBatch) -> StepDecoder:
-        """Encode sources; return the decoder that continues their hypotheses."""
         return MtLstmSteps(self, source)
 
 
@@ -255,7 +250,6 @@ class MtLstmSteps:
     """The decoder with the states of all hypotheses; see `beam_search.StepDecoder`."""
 
     def __init__(self, model: MtLstm, source: TokenBatch) -> None:
-        """Encode the sources."""
         self.model = model
         encoded, self.memory = model.encode(source)
         self.state = model.decoder.start(encoded)

@@ -1,37 +1,43 @@
-"""Folders of MT-LSTMs: config.json, the weights under their own names, the tokenizer of the targets, source words."""
+"""Folders of MT-LSTMs: config.json, the weights under their own names, the tokenizer of the targets, source words.
+
+Their encoder is the context of a task's words (CoVe).
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from bertwright.base.files import read_json, read_utf8, write_json, write_text
 from bertwright.base.settings import from_table
-from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
-from bertwright.interop.meta_model import build_on_meta
-from bertwright.interop.model_files import CONFIG, SOURCE_WORDS, WEIGHTS, locate_config
-from bertwright.interop.weights import check_shapes, raise_if_any, read_weights, write_weights
+from bertwright.interop.checksums import check_other_files, write_checksums
+from bertwright.interop.model_files import CONFIG, SOURCE_WORDS, WEIGHTS, locate_config, model_folder
+from bertwright.interop.weights import write_weights
 from bertwright.systems.cove.defaults import SIZES
-from bertwright.systems.cove.mt_lstm import CoveConfig, MtLstm, MtLstmConfig
-from bertwright.systems.translation_models import TranslationRequest, TranslationSystem
+from bertwright.systems.cove.mt_lstm import CoveConfig, CoveEncoder, MtLstm, MtLstmConfig
+from bertwright.systems.translation_models import TranslationSystem, build_with_weights, load_translation_system
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.vector_file import load_vectors
 from bertwright.vocabulary.word_tokenizer import SPECIAL_TOKENS, WordRules, WordTokenizer
+
+if TYPE_CHECKING:
+    from bertwright.translation.settings import TrainTranslationSettings
 
 SOURCE_RULES = WordRules(zero_digits=False, split_punctuation=True, max_characters=0)
 MIN_WORD_COUNT = 2  # of a source word with a vector of its own: rarer words train the vector of unknown ones
 
 
-def new_system(request: TranslationRequest) -> TranslationSystem:
+def new_system(settings: TrainTranslationSettings, sources: Sequence[str], target: TextTokenizer) -> TranslationSystem:
     """Return a new MT-LSTM and its vocabularies; the words of the source are learned from the training text."""
-    settings, target = request.settings, request.target
     changes = {} if settings.dropout is None else {"dropout": settings.dropout}
     vectors = None if settings.vectors is None else load_vectors(settings.vectors)
     known = () if vectors is None else vectors.words
-    source = WordTokenizer.learn(request.sources, SOURCE_RULES, MIN_WORD_COUNT, known)
+    source = WordTokenizer.learn(sources, SOURCE_RULES, MIN_WORD_COUNT, known)
     sizes = SIZES[settings.size] | ({"word_size": vectors.width} if vectors else {})
     encoder, fixed = CoveConfig(source.vocab_size, **sizes), vectors is not None
     model = MtLstm(MtLstmConfig(encoder, target.vocab_size, freeze_words=fixed, **changes), settings.seed)
@@ -41,7 +47,6 @@ def new_system(request: TranslationRequest) -> TranslationSystem:
 
 
 def write_system(folder: Path, system: TranslationSystem) -> None:
-    """Write a model's files and their checksums into an existing folder; each file is whole or absent."""
     model = cast(MtLstm, system.model)
     write_json(folder / CONFIG, {"model_type": model.architecture, "dtype": "float32"} | asdict(model.config))
     system.target.save(folder)
@@ -60,7 +65,6 @@ def load_system(folder: Path) -> TranslationSystem:
     check_other_files(folder)
     sizes = {name: value for name, value in values.items() if name not in ("model_type", "dtype")}
     config = from_table(MtLstmConfig, sizes, str(path))
-    check_weights(folder)
     words = read_utf8(folder / SOURCE_WORDS).split("\n")[len(SPECIAL_TOKENS) : -1]
     source = WordTokenizer(words, "", SOURCE_RULES)
     if source.vocab_size != config.encoder.vocab_size:
@@ -68,12 +72,23 @@ def load_system(folder: Path) -> TranslationSystem:
             f"{folder / SOURCE_WORDS}: expected {config.encoder.vocab_size:,} words, got {source.vocab_size:,}; copy "
             "the folder again"
         )
-    path, tensors = read_weights(folder)
-    model = build_on_meta(lambda: MtLstm(config), len(tensors), path)
-    parameters = dict(model.named_parameters())
-    raise_if_any(path, "missing", sorted(parameters.keys() - tensors.keys()))
-    raise_if_any(path, "unexpected", sorted(tensors.keys() - parameters.keys()))
-    check_shapes({name: (tensor, parameters[name], 1) for name, tensor in tensors.items()}, path)
-    # Copied, because tensors in a file may be unaligned, and products of these round differently.
-    model.load_state_dict({name: tensor.float().clone() for name, tensor in tensors.items()}, assign=True)
-    return TranslationSystem(model.eval(), source, open_tokenizer(folder))
+    model = build_with_weights(lambda: MtLstm(config), folder, lambda name: (name,))
+    return TranslationSystem(model, source, open_tokenizer(folder))
+
+
+def load_translation_encoder(name: str, tokenizer: TextTokenizer) -> CoveEncoder:
+    """Load the encoder of an MT-LSTM, with vectors for the words of another vocabulary, unknown ones included (CoVe).
+
+    Raises ValueError for a folder with another model.
+    """
+    system = load_translation_system(model_folder(name))
+    if not isinstance(system.model, MtLstm):
+        raise ValueError(
+            f"{name}: expected a model of train-translation --architecture mt-lstm, got a {system.model.architecture}; "
+            "name another as translation_model"
+        )
+    trained, unknown = system.model.encoder, system.source.unk_id
+    rows = [unknown if (row := system.source.id(word)) is None else row for word in tokenizer.tokens]
+    encoder = CoveEncoder(replace(trained.config, vocab_size=len(rows)))
+    encoder.load_state_dict(trained.state_dict() | {"words.weight": trained.words.weight[rows]})
+    return encoder

@@ -23,12 +23,14 @@ SIZES: dict[str, dict[str, Any]] = {  # named sizes: small, medium and base have
     "base": {},
 }
 LANGUAGE_MODEL = FrozenModel(
-    "language_model", "bertwright.systems.elmo.elmo:load_language_model", "pretrain --architecture elmo"
+    "language_model",
+    "bertwright.systems.elmo.elmo:load_language_model",
+    "pretrain --architecture elmo",
+    reads_bytes=True,
 )
 # Section 3.2: a small penalty leaves the weights of the mix free.
 MIX: dict[str, Any] = {"lm_layers": "mix", "lm_mix_penalty": 1e-3}
 INPUTS = {"words.vectors": "vectors", "words.language_model": "elmo"}
-TAGGER = "bertwright.systems.bilstm.bilstm:new_encoder"
 
 ELMO = System(
     name="elmo",
@@ -39,13 +41,13 @@ ELMO = System(
     word_models={
         "taglm": WordModel(
             summary="two layers, with the last states of --language-model after the first one (Peters et al. 2017)",
-            encoder=TAGGER,
+            model_type="bilstm",
             words={"lstm_layers": 2, "lm_layers": "top", "lm_places": [1]},
             frozen=(LANGUAGE_MODEL,),
         ),
         "elmo": WordModel(
             summary="two layers, with a mean of all layers of --language-model before them (Peters et al. 2018)",
-            encoder=TAGGER,
+            model_type="bilstm",
             words={"lstm_layers": 2, "lm_places": [0], **MIX},
             frozen=(LANGUAGE_MODEL,),
         ),

@@ -29,7 +29,8 @@ from bertwright.models.linear import make_dropout
 from bertwright.models.packed_lstm import Clips, ProjectedLSTM, as_factor
 from bertwright.models.packing import TimeMajor, WordBatch
 from bertwright.models.token_scores import score_next_tokens
-from bertwright.systems.elmo.defaults import FILTERS, SIZES, Filters
+from bertwright.systems.elmo.defaults import FILTERS, Filters
+from bertwright.systems.registry import named_size
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_bytes import NUM_BYTES, PADDING, WORD_BYTES, mark_rows
 from bertwright.vocabulary.word_tokenizer import BEGIN, END
@@ -80,9 +81,7 @@ class ElmoConfig:
     @classmethod
     def from_size(cls, size: str | None, vocab_size: int, **changes: Any) -> ElmoConfig:
         """Return the configuration of a named size, base if None. Raises ValueError for an unknown name."""
-        if size is not None and size not in SIZES:
-            raise ValueError(f"size: expected one of {', '.join(SIZES)} for --architecture elmo, got {size!r}")
-        return cls(vocab_size, **SIZES[size or "base"] | changes)
+        return cls(vocab_size, **{**named_size("elmo", size), **changes})
 
     def __str__(self) -> str:
         return f"ELMo L{self.num_layers} P{self.projection_size} C{self.cell_size}, {self.num_filters} filters"
@@ -145,7 +144,7 @@ class CharacterEncoder(nn.Module):
         return projected
 
 
-class WordEncoder(nn.Module):
+class WordVectors(nn.Module):
     """Vectors of words; the characters of each distinct word of a batch are read once."""
 
     def __init__(self, config: ElmoConfig) -> None:
@@ -164,23 +163,16 @@ class ElmoEncoder(TextEncoder):
 
     model_type: ClassVar[str] = "elmo"
     config: ElmoConfig
-    # As context of a task's words (`word_models.Context`):
-    reads_bytes: ClassVar[bool] = True
-    keeps_digits: ClassVar[bool] = False
 
     def __init__(self, config: ElmoConfig, seed: int = 0) -> None:
         super().__init__(config)
-        self.embeddings = WordEncoder(config)
+        self.embeddings = WordVectors(config)
         clips = Clips(config.cell_clip, config.projection_clip)
         self.layers = nn.ModuleList(
             ProjectedLSTM(config.projection_size, config.cell_size, config.projection_size, clips)
             for _ in range(config.num_layers)
         )
         self.initialize(seed)
-
-    def encoder_of(self, tokenizer: TextTokenizer) -> ElmoEncoder:
-        """Return the encoder for the words of a task, all of which it reads by their bytes."""
-        return self
 
     def draw(self, weight: Weight) -> None:
         """Draw characters in ±1, convolutions in ±0.05, LSTMs by Glorot's bound for each gate.
@@ -258,13 +250,15 @@ class BidirectionalLM(EncoderModel):
         return score_next_tokens(batch.packing, batch.rows[:, 0], forward, self.softmax)
 
     def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Compute `scale` × the summed cross entropy over the whole vocabulary, and the number correct."""
         states = as_factor(states, self.encoder.compute_dtype)
         return linear_cross_entropy(states, self.softmax.weight, self.softmax.bias, labels, scale)
 
 
-def load_language_model(name: str) -> ElmoEncoder:
-    """Load the encoder of an ELMo. Raises ValueError for a folder with another model."""
+def load_language_model(name: str, tokenizer: TextTokenizer) -> ElmoEncoder:
+    """Load the encoder of an ELMo, which reads any words by their bytes.
+
+    Raises ValueError for a folder with another model.
+    """
     encoder = load_model(model_folder(name), heads="optional").model.encoder
     if not isinstance(encoder, ElmoEncoder):
         raise ValueError(

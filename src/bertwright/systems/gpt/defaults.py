@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertwright.systems.finetune_request import FinetuneRequest, default_learning_rate
-from bertwright.systems.registry import LadderStep, System
+from bertwright.systems.registry import FinetuneRequest, LadderStep, System, default_learning_rate
 
 FINETUNE_RATE = 6.25e-5  # section 4.1
 SIMILARITY_TASKS = ("mrpc", "qqp", "stsb")  # their pairs have no order: GPT reads both

@@ -113,7 +113,6 @@ class GptEncoder(BertEncoder):
         return linear_cross_entropy(states, words, no_bias, labels, scale)
 
     def language_model_loss(self, batch: TokenBatch, states: Tensor) -> Tensor:
-        """Compute the sum of the next tokens' cross entropies in nats, from the states T × H of a batch."""
         follows = (batch.packing.position_ids[1:] > 0).nonzero()[:, 0]  # tokens before another one of their sequence
         return self.next_token_loss(states[follows], batch.input_ids[1:][follows], 1.0)[0]
 
@@ -134,6 +133,9 @@ class GptLanguageModel(EncoderModel):
     @property
     def config(self) -> GptConfig:
         return cast(GptConfig, self.encoder.config)
+
+    def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        return self.encoder.next_token_loss(states, labels, scale)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """Compute the logits of the token after each token, T × V float32."""

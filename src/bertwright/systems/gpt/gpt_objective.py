@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from bertwright.objectives.language_model_objective import (
-    LanguageModelBatch,
-    LanguageModelObjective,
-    language_model_columns,
-)
-from bertwright.systems.bert.bert_base import check_memory
+from bertwright.objectives.language_model_objective import language_model_columns
+from bertwright.objectives.objective import Objective
+from bertwright.systems.bert.bert_objective import BertObjective
 
 if TYPE_CHECKING:
-    from bertwright.objectives.data_settings import DataSettings
     from bertwright.pretraining.settings import ModelSettings
-    from bertwright.systems.gpt.gpt import GptLanguageModel
-    from bertwright.training.loop import LossOutput
+    from bertwright.systems.bert.bert_config import BertConfig
 
 
-class GptObjective(LanguageModelObjective["GptLanguageModel"]):
+class GptObjective(BertObjective[Any]):
     """A causal language model whose softmax shares the word vectors, on contiguous text without special tokens."""
 
     name: ClassVar[str] = "causal"
@@ -39,53 +34,17 @@ class GptObjective(LanguageModelObjective["GptLanguageModel"]):
     columns = language_model_columns("causal LM")
     direction: ClassVar[str] = "left-to-right"
     model_name: ClassVar[str] = "a GPT"
+    model_type: ClassVar[str] = "openai-gpt"
+    trains_all_parameters: ClassVar[bool] = True
     has_specials: ClassVar[bool] = False
+    single_reads: ClassVar[str] = "running text"
 
-    @property
-    def model_class(self) -> type[GptLanguageModel]:
-        from bertwright.systems.gpt.gpt import GptLanguageModel
-
-        return GptLanguageModel
-
-    def check_settings(self, settings: DataSettings) -> None:
-        super().check_settings(settings)
-        if settings.segments == "pair":
-            raise ValueError(f"segments is 'pair'; --objective {self.name} reads running text; omit it")
-
-    def new_model(self, settings: ModelSettings, vocab_size: int, seed: int) -> GptLanguageModel:
-        from bertwright.systems.bert.mimetic_init import mimetic_init_
-        from bertwright.systems.gpt.gpt import GptConfig, GptLanguageModel
-
-        config = settings.config_of(GptConfig, vocab_size)
-        check_memory(config)
-        model = GptLanguageModel(config, seed)
-        if self.initialization(settings) == "mimetic":
-            mimetic_init_(model.encoder)
-        return model
-
-    def initialization(self, settings: ModelSettings) -> str:
+    def scheme(self, settings: ModelSettings, config: BertConfig) -> str:
         """Return how a new model's weights are drawn: by default independently, N(0, 0.02) at the size of the paper."""
         return settings.init_scheme or "normal"
 
-    def describe_initialization(self, settings: ModelSettings, model: GptLanguageModel) -> str:
-        scheme = self.initialization(settings)
-        return f"random, initialization {scheme}, deviation {model.config.initializer_range:.3g}"
-
-    def loss(self, model: GptLanguageModel, batch: LanguageModelBatch) -> LossOutput:
-        """Compute the mean cross entropy of the next tokens, in nats (section 3.1, L1)."""
-        from bertwright.training.loop import LossOutput
-
-        states = model.encoder(batch.input, batch.mlm_positions)
-        count = max(batch.lm_count, 1)
-        loss, correct = model.encoder.next_token_loss(states, batch.mlm_labels, 1 / count)
-        lengths = batch.packing.lengths[: batch.num_sequences]
-        counts = {
-            "lm_count": batch.num_predictions,
-            "tokens": int(lengths.sum()),
-            "flops": model.config.count_training_flops(lengths, batch.num_predictions, pooled=False),
-        }
-        sums = {"lm_sum": loss.detach() * count, "lm_correct": correct}
-        return LossOutput.of(loss, sums, counts)
+    def compute_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return Objective.compute_scores(self, sums)  # without BERT's next sentences
 
     def suggest_command(self, model: str) -> str:
         return f'bertwright generate {model} "It was a dark night, and"'

@@ -41,6 +41,7 @@ class ModernBertConfig(BertConfig):
 
     SIZES: ClassVar[Mapping[str, Mapping[str, Any]]] = SIZES
     RATIO: ClassVar[float] = RATIO
+    FEED_FORWARD_MATRICES: ClassVar[int] = 3
     num_layers: int = 22
     intermediate_size: int = 1152
     max_positions: int = 8192
@@ -105,36 +106,22 @@ class ModernBertConfig(BertConfig):
         return self.num_layers * hidden * (4 * hidden + 3 * self.intermediate_size + 2)
 
     @property
-    def num_pooler_parameters(self) -> int:
-        return 0
-
-    @property
-    def num_head_parameters(self) -> int:
-        """Number of parameters of the masked-LM head.
+    def num_parameters(self) -> int:
+        """Number of parameters with the masked-LM head.
 
         >>> ModernBertConfig(vocab_size=50_368).num_parameters
         149655232
         """
-        return self.hidden_size * (self.hidden_size + 1) + self.vocab_size
+        return self.num_encoder_parameters + self.hidden_size * (self.hidden_size + 1) + self.vocab_size
 
-    def count_forward_flops(
-        self,
-        lengths: Sequence[int] | npt.NDArray[np.integer],
-        num_predictions: int,
-        pooled: bool,
-        num_states: int | None = None,
-    ) -> int:
-        """Count the floating-point operations of one forward pass, as BERT's; windows count the keys in them."""
-        hidden, tokens = self.hidden_size, np.asarray(lengths, dtype=np.int64)
-        total, pairs = int(tokens.sum()), 0
+    def count_pairs(self, tokens: npt.NDArray[np.int64]) -> int:
+        """Count the pairs as BERT's configuration does; a window has the keys in it."""
+        pairs = 0
         for layer in range(self.num_layers):
             window = self.window(layer)
             reach = tokens - 1 if window is None else np.minimum(window, tokens - 1)
             pairs += int((tokens * (2 * reach + 1) - reach * (reach + 1)).sum())
-        states = (self.num_layers - 1) * total + (total if num_states is None else num_states)
-        attention = self.num_layers * total * 6 * hidden * hidden + pairs * 4 * hidden
-        per_token = states * 2 * (hidden * hidden + 3 * hidden * self.intermediate_size)
-        return attention + per_token + num_predictions * 2 * hidden * (hidden + self.vocab_size)
+        return pairs
 
 
 def normalize(norm: nn.LayerNorm, states: Tensor) -> Tensor:
@@ -185,7 +172,6 @@ class ModernBertLayer(Layer):
         self.output = Linear(intermediate, hidden, bias=False)
 
     def transform(self, context: Tensor, hidden: Tensor, packing: Packing, positions: Tensor | None) -> Tensor:
-        """Compute all of the layer behind attention, token by token, from its context and the layer's input: R × H."""
         config, site = self.config, self.first_site
         drop = make_dropout(self, config.attention_dropout, packing, positions)
         hidden = hidden + dropout(self.attention_output(context), drop, site + 1)

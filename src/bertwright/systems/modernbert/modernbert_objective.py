@@ -25,4 +25,3 @@ class ModernBertMaskedLM(FamilyMaskedLM):
     )  # fmt: skip
     model_type: ClassVar[str] = "modernbert"
     model_name: ClassVar[str] = "a ModernBERT"
-    has_schemes: ClassVar[bool] = False

@@ -43,17 +43,13 @@ class RobertaConfig(BertConfig):
         return super().num_embedding_parameters + more * self.hidden_size
 
     @property
-    def num_pooler_parameters(self) -> int:
-        return 0
-
-    @property
-    def num_head_parameters(self) -> int:
-        """Number of parameters of the masked-LM head.
+    def num_parameters(self) -> int:
+        """Number of parameters with the masked-LM head.
 
         >>> RobertaConfig(vocab_size=50_265).num_parameters
         124697433
         """
-        return self.num_masked_lm_parameters
+        return self.num_encoder_parameters + self.num_masked_lm_parameters
 
 
 class RobertaEmbeddings(Embeddings):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertwright.systems.registry import System
-from bertwright.systems.translation_records import TranslationRecord
+from bertwright.systems.registry import System, TranslationRecord
 
 # Layers of each side, hidden size, heads, feed-forward size, dropout.
 # base and big: table 3 of the paper. tiny: the Multi30k model of Wu et al. 2021 (arXiv 2105.14462).

@@ -6,20 +6,24 @@ dimensions is arbitrary everywhere else, so the files hold all weights in Marian
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from bertwright.base.files import read_json, write_json
-from bertwright.interop.checksums import check_other_files, check_weights, write_checksums
+from bertwright.interop.checksums import check_other_files, write_checksums
 from bertwright.interop.model_files import CONFIG, WEIGHTS, locate_config
-from bertwright.interop.weights import check_sizes, raise_if_any, read_weights, write_weights
+from bertwright.interop.weights import write_weights
 from bertwright.systems.transformer.transformer import Transformer, TransformerConfig
-from bertwright.systems.translation_models import ADVICE, TranslationRequest, TranslationSystem
+from bertwright.systems.translation_models import ADVICE, TranslationSystem, build_with_weights
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
+from bertwright.vocabulary.tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from bertwright.translation.settings import TrainTranslationSettings
 
 MODEL_TYPE = "marian"
 POSITIONS = 512  # rows of Marian's table of encodings; ours has no last row
@@ -54,12 +58,10 @@ MODULES = {
     "feed_forward.norm": ("final_layer_norm",),
 }
 WORDS = "model.shared.weight"
-INNER = "model.encoder.layers.0.fc1.weight"
 
 
-def new_system(request: TranslationRequest) -> TranslationSystem:
+def new_system(settings: TrainTranslationSettings, sources: Sequence[str], target: TextTokenizer) -> TranslationSystem:
     """Return a new Transformer and the tokenizer of both sides."""
-    settings, target = request.settings, request.target
     changes = {} if settings.dropout is None else {"dropout": settings.dropout}
     config = TransformerConfig.from_size(settings.size, target.vocab_size, **changes)
     return TranslationSystem(Transformer(config, seed=settings.seed), target, target)
@@ -92,38 +94,12 @@ def load_system(folder: Path) -> TranslationSystem:
     """
     check_other_files(folder)
     config = read_config(locate_config(folder))
-    check_weights(folder)
-    path, tensors = read_weights(folder)
-    _check_sizes(config, tensors, path)
-    model = Transformer(config)
-    state = {}
-    for name, parameter in model.named_parameters():
-        names = marian_names(name)
-        if missing := [part for part in names if part not in tensors]:
-            raise ValueError(f"{path}: {missing[0]} is missing; copy the folder again")
-        stacked = torch.cat([tensors.pop(part).float() for part in names])
-        if stacked.shape != parameter.shape:
-            raise ValueError(f"{path}: {names[0]}: expected {list(parameter.shape)}, got {list(stacked.shape)}")
-        state[name] = to_marian_order(name, stacked, inverse=True)
-    if tensors:
-        raise ValueError(f"{path}: {min(tensors)}: unexpected; {ADVICE}")
-    model.load_state_dict(state)
+    model = build_with_weights(lambda: Transformer(config), folder, marian_names)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(to_marian_order(name, parameter, inverse=True))
     tokenizer = open_tokenizer(folder)
-    return TranslationSystem(model.eval(), tokenizer, tokenizer)
-
-
-def _check_sizes(config: TransformerConfig, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise ValueError for sizes that the weights do not have, before a model of these sizes is built."""
-    raise_if_any(path, "missing", sorted({WORDS, INNER} - tensors.keys()))
-    words, inner = ((*tensors[name].shape, 0, 0) for name in (WORDS, INNER))
-    layers = {name.split(".")[3] for name in tensors if name.startswith("model.encoder.layers.")}
-    sizes = {
-        "vocab_size": (config.vocab_size, words[0]),
-        "d_model": (config.hidden_size, words[1]),
-        "encoder_ffn_dim": (config.intermediate_size, inner[0]),
-        "encoder_layers": (config.num_layers, len(layers)),
-    }
-    check_sizes(sizes, path)
+    return TranslationSystem(model, tokenizer, tokenizer)
 
 
 def read_config(path: Path) -> TransformerConfig:

@@ -264,7 +264,6 @@ class Transformer(TranslationModel):
         return weight, torch.zeros(len(weight), device=weight.device)
 
     def start_decoding(self, source: TokenBatch) -> StepDecoder:
-        """Encode sources; return the decoder that continues their hypotheses."""
         return CachedDecoder(self, source)
 
 

@@ -35,7 +35,8 @@ from bertwright.models.packed_lstm import LstmValues, as_factor, run_lstm
 from bertwright.models.packing import Packing, TimeMajor, TokenBatch, WordBatch
 from bertwright.models.pooling import PoolingName, pool_states
 from bertwright.models.token_scores import score_next_tokens
-from bertwright.systems.ulmfit.defaults import ACTIVATION_PENALTY, SIZES, SLOWNESS_PENALTY
+from bertwright.systems.registry import named_size
+from bertwright.systems.ulmfit.defaults import ACTIVATION_PENALTY, SLOWNESS_PENALTY
 
 DROPOUTS = ("embedding_dropout", "input_dropout", "weight_dropout", "hidden_dropout", "output_dropout")
 MAX_DROPOUT = 0.9
@@ -91,9 +92,7 @@ class AwdLstmConfig:
     @classmethod
     def from_size(cls, size: str | None, vocab_size: int, **changes: Any) -> AwdLstmConfig:
         """Return the configuration of a named size, base if None. Raises ValueError for an unknown name."""
-        if size is not None and size not in SIZES:
-            raise ValueError(f"size: expected one of {', '.join(SIZES)} for --architecture ulmfit, got {size!r}")
-        return cls(vocab_size, **SIZES[size or "base"] | changes)
+        return cls(vocab_size, **{**named_size("ulmfit", size), **changes})
 
     def __str__(self) -> str:
         return f"AWD-LSTM L{self.num_layers} E{self.embedding_size} H{self.lstm_size}"
@@ -167,7 +166,6 @@ class AwdLstmEncoder(TextEncoder):
         return 2 + 2 * self.config.num_layers
 
     def own_head(self, spec: HeadSpec) -> TaskHead | None:
-        """Return the head of sentence-level tasks; others have a linear layer."""
         return ConcatPoolingHead(spec, self.config) if spec.reads_sequence_state else None
 
     @property
@@ -328,7 +326,6 @@ class AwdLstmLanguageModel(EncoderModel):
         return score_next_tokens(batch.packing, ids, self.encoder(batch), logits)
 
     def cross_entropy(self, states: Tensor, labels: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Compute `scale` × the summed cross entropy of M × H states, and the number correct."""
         states, table = as_factor(states, self.encoder.compute_dtype), self.encoder.embeddings.word.weight
         return linear_cross_entropy(states, table, self.softmax_bias, labels, scale)
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertwright.systems.finetune_request import FinetuneRequest
-from bertwright.systems.registry import LadderStep, System
+from bertwright.systems.registry import FinetuneRequest, LadderStep, System
 
 FINETUNE_RATE = 0.01  # section 4.1
 ACTIVATION_PENALTY = 2.0  # α of activation regularization

@@ -14,7 +14,7 @@ WINDOW = System(
     word_models={
         "window": WordModel(
             summary="a layer on five words, in tagging with a CRF (Collobert et al. 2011)",
-            encoder="bertwright.systems.window.window:new_encoder",
+            model_type="window",
             words={"word_size": 50},
         )
     },

@@ -9,7 +9,6 @@ N words of all texts, D size of a word's vectors, K words in a window, H size of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,15 +20,12 @@ from bertwright.base.settings import check_minimum
 from bertwright.interop.model_format import Architecture
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.fused_ops import dropout
-from bertwright.models.encoder import TextEncoder, count_parameters
-from bertwright.models.head_spec import HeadSpec
-from bertwright.models.heads import TaskHead
+from bertwright.models.encoder import count_parameters
 from bertwright.models.initialization import Weight, glorot_bound
-from bertwright.models.linear import Linear, make_dropout
+from bertwright.models.linear import Linear
 from bertwright.models.packing import WordBatch
-from bertwright.systems.bilstm.bilstm import SentenceHead, Texts, WordEmbeddings
 from bertwright.systems.word_config import WordConfig
-from bertwright.systems.word_settings import EncoderRequest
+from bertwright.systems.word_encoder import Texts, WordEncoder
 
 
 @dataclass(frozen=True)
@@ -80,8 +76,8 @@ class WindowLayer(nn.Module):
         return F.hardtanh(self.dense(dropout(torch.cat(columns, 1), drop, 1)))
 
 
-class WindowEncoder(TextEncoder):
-    """Words with characters, read through windows, text by text; the states of special tokens are 0."""
+class WindowEncoder(WordEncoder):
+    """Words with characters, read through windows."""
 
     model_type: ClassVar[str] = "window"
     num_dropout_sites: ClassVar[int] = 2
@@ -90,7 +86,7 @@ class WindowEncoder(TextEncoder):
 
     def __init__(self, config: WindowConfig, seed: int = 0) -> None:
         super().__init__(config)
-        self.embeddings = WordEmbeddings(config)
+        self.language_model = None
         self.layers = nn.ModuleList([WindowLayer(config.input_size, config.reach, config.hidden_size)])
         self.initialize(seed)
 
@@ -103,31 +99,11 @@ class WindowEncoder(TextEncoder):
         is_embedding = weight.name.startswith("embeddings.")
         weight.draw_uniform((3 / columns) ** 0.5 if is_embedding else glorot_bound(rows, columns))
 
-    def own_head(self, spec: HeadSpec) -> TaskHead | None:
-        """Return the head of sentence-level tasks; others have a linear layer."""
-        return SentenceHead(spec, self.config, self.config.hidden_size) if spec.reads_sequence_state else None
-
-    def hidden_states(
-        self, batch: WordBatch, layers: Sequence[int] | None = None, positions: Tensor | None = None
+    def read_words(
+        self, words: Tensor, batch: WordBatch, texts: Texts, drop: Dropout | None, last: int
     ) -> list[Tensor]:
-        """Compute the states after each of `layers`; layer 0 is the vectors of the words."""
-        texts = Texts.of(batch)
-        drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
-        words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
-        results = []
-        for number in (0, 1) if layers is None else layers:
-            values = words
-            if number:
-                text = torch.repeat_interleave(torch.from_numpy(texts.lengths)).to(words.device)  # N
-                values = self.layers[0](words, text, drop and drop.select(texts.words))  # N H
-            states = values.new_zeros(len(batch.rows), values.shape[1]).index_copy(0, texts.words, values)
-            results.append(states if positions is None else states[positions])
-        return results
-
-
-def new_encoder(request: EncoderRequest) -> WindowEncoder:
-    """Build the encoder of a new model."""
-    return WindowEncoder(WindowConfig(**request.config), seed=request.seed)
+        text = torch.repeat_interleave(torch.from_numpy(texts.lengths)).to(words.device)  # N
+        return [words, self.layers[0](words, text, drop and drop.select(texts.words))] if last else [words]
 
 
 FOLDER = Architecture(WindowEncoder, WindowConfig, "Window")
