@@ -15,11 +15,10 @@ import numpy as np
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.tables.tables import format_label, parse_number
-from bertwright.tasks.classifier_distillation import read_teacher_labels, soft_cross_entropy
 from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs, repeat_output
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import LEARNED, balance, check_metric, softmax, sum_cross_entropy
-from bertwright.tasks.teacher_outputs import open_outputs
+from bertwright.tasks.teacher_outputs import check_outputs, open_outputs
 from bertwright.tasks.text_task import TextExample, TextTask, known_labels
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -35,6 +34,7 @@ MAX_TABLE_LABELS = 30  # maximum number of labels in a confusion table
 WORST = 10  # labels and confusions that are shown instead of a larger table
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 LABEL_SEPARATORS = ("|", ";", ",")
+DISTILLED_TEMPERATURE = 2.0  # T of both softmaxes, as for DistilBERT: improbable labels count more than with 1
 ABSTAINED = ""  # in place of a label whose probability is too low
 
 
@@ -142,8 +142,8 @@ class Classification(TextTask[str, LabelPrediction]):
         """Return the task with the teacher's labels, if there is one."""
         if not self.teacher_logits:
             return super().prepare_splits(splits)
-        labels = read_teacher_labels(self.teacher_logits, [*self.texts(splits["train"])])
-        return replace(self, labels=labels), {**splits}
+        record = check_outputs("teacher_logits", self.teacher_logits, [*self.texts(splits["train"])])
+        return replace(self, labels=record.labels), {**splits}
 
     def encode(self, examples: Sequence[TextExample[str]], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         if not labeled or not self.teacher_logits:
@@ -289,6 +289,14 @@ class Classification(TextTask[str, LabelPrediction]):
     def display(self, predicted: Sequence[tuple[TextExample[str], LabelPrediction]]) -> list[DisplayTable]:
         rows = [(str(example), guess.label, f"{guess.probability:.1%}") for example, guess in predicted]
         return [DisplayTable(("text", "label", "probability"), rows)]
+
+
+def soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:
+    """Compute the sum of T² · KL(teacher ‖ student) over N × C logits, both divided by T (Hinton et al. 2015)."""
+    from torch.nn.functional import kl_div, log_softmax
+
+    target, found = (log_softmax(scores / DISTILLED_TEMPERATURE, 1) for scores in (teacher.to(logits), logits))
+    return DISTILLED_TEMPERATURE**2 * kl_div(found, target, reduction="sum", log_target=True)
 
 
 def check_decision(temperature: float, *thresholds: float) -> None:
