@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bertwright.base.settings import did_you_mean
@@ -16,6 +17,7 @@ from bertwright.tables import label_dialects as labels
 from bertwright.tables import question_dialects as questions
 from bertwright.tables import word_dialects as words
 from bertwright.tables.json_documents import JsonDocument, JsonRow
+from bertwright.tables.standoff import read_brat, read_pubtator
 
 PLAIN = "plain"  # says that nothing may be recognized
 PARTS = {
@@ -29,10 +31,6 @@ PARTS = {
 """What is recognized, each by itself, with a heading for people."""
 
 
-def _nothing(head: Any) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class Dialect:
     """A layout of files."""
@@ -44,12 +42,11 @@ class Dialect:
     """Clause for people."""
     example: str
     """A data set or a program that writes it, and a line of it."""
-    recognize: Callable[[Any], bool]
-    """A function that says whether the head of a file is in this layout."""
+    recognize: Callable[[Any], str | bool | None]
+    """A function that returns what in the head of a file shows this layout, such as the file with the labels, or True;
+    nothing for a file in another layout."""
     rows: Callable[..., Any]
     """A function that reads the file."""
-    detail: Callable[[Any], str] = _nothing
-    """A function that names what was found in a file, such as the file with the labels."""
 
 
 DIALECTS = {
@@ -60,36 +57,32 @@ DIALECTS = {
             "labels",
             "the labels are the lines of the file beside it",
             "TweetEval, `train_labels.txt` beside `train_text.txt`",
-            labels.has_label_file,
+            lambda file: file.label_file,
             labels.join_labels,
-            lambda file: str(file.label_file),
         ),
         Dialect(
             "class-files",
             "labels",
             "a file per class, with a text per line",
             "rt-polarity and SUBJ, `rt-polarity.neg`",
-            labels.is_class_file,
+            partial(labels.find_classes, in_folders=False),
             labels.add_class,
-            lambda file: file.neighbours.class_names,
         ),
         Dialect(
             "class-folders",
             "labels",
             "a folder per class, with a text per file",
             "IMDB and 20 Newsgroups, `neg/0_3.txt`",
-            labels.is_in_class_folder,
+            partial(labels.find_classes, in_folders=True),
             labels.add_class,
-            lambda file: file.neighbours.class_names,
         ),
         Dialect(
             "annotations",
             "labels",
             "labels as an annotation tool writes them",
             'Label Studio, Prodigy and spaCy, `{"text": "a mill", "cats": {"good": 1, "bad": 0}}`',
-            labels.is_annotated,
+            labels.name_annotations,
             labels.read_annotations,
-            lambda file: repr((labels.find_annotations(file) or ("", ""))[1]),
         ),
         Dialect(
             "label-first",
@@ -121,7 +114,7 @@ DIALECTS = {
             "words are read from column 4, entities in brackets from column 11",
             "OntoNotes, `bc/a 0 0 Bonn NNP (S* - - - Ann (GPE) -`",
             words.is_conll_2012,
-            words.read_conll_2012,
+            lambda file: file.read_from(*words.CONLL_2012),
         ),
         Dialect(
             "numbered-words",
@@ -137,7 +130,7 @@ DIALECTS = {
             "column 1 has the tags and column 2 the words",
             "the MIT movie corpus, `B-ACTOR Ada`",
             words.has_tags_first,
-            words.read_tags_first,
+            lambda file: file.read_from(1, 0),
         ),
         Dialect(
             "brackets",
@@ -160,52 +153,48 @@ DIALECTS = {
             "words",
             "a table with a word per row, whose first line names its columns",
             "Kaggle's NER corpus, `Sentence #,Word,POS,Tag`",
-            words.is_word_table,
-            words.read_word_table,
             lambda file: ", ".join(map(repr, filter(None, file.table or ()))),
+            lambda file: file.read_table(),
         ),
         Dialect(
             "brat",
             "words",
             "a text, and its entities in the .ann beside it",
             "brat, `T1<tab>PER 0 4<tab>Anna`",
-            words.is_brat,
-            words.read_brat,
+            lambda file: file.annotations is not None,
+            read_brat,
         ),
         Dialect(
             "pubtator",
             "words",
             "titles and abstracts, and lines with their entities",
             "PubTator, `227508|t|Naloxone reverses`",
-            words.is_pubtator,
-            words.read_pubtator,
+            lambda file: file.is_pubtator,
+            read_pubtator,
         ),
         Dialect(
             "parallel-lines",
             "words",
             "a sentence per line; its tags are the lines of the file beside it",
             "SNIPS and ATIS, `seq.out` beside `seq.in`",
-            words.has_tag_file,
+            lambda file: file.tag_file,
             words.read_parallel,
-            lambda file: str(file.tag_file),
         ),
         Dialect(
             "token-lists",
             "fields",
             "lists of words and tags under other names",
             'the hub\'s CoNLL-2003, `{"tokens": ["Ada"], "ner_tags": ["B-PER"]}`',
-            words.has_token_lists,
-            words.find_token_lists,
-            lambda columns: " and ".join(map(repr, words.find_token_lists(columns))),
+            lambda columns: columns.name(words.TOKEN_LISTS),
+            lambda columns: columns.first(words.TOKEN_LISTS) or words.TOKEN_LISTS[0],
         ),
         Dialect(
             "char-spans",
             "fields",
             "texts, and their entities as spans of characters",
             'doccano, Label Studio, Prodigy, spaCy and CLUENER, `{"text": "Ada", "label": [[0, 3, "PER"]]}`',
-            words.has_spans,
-            words.find_spans,
-            lambda columns: " and ".join(map(repr, words.find_spans(columns))),
+            lambda columns: columns.name(words.TEXTS_WITH_SPANS),
+            lambda columns: columns.first(words.TEXTS_WITH_SPANS) or words.TEXTS_WITH_SPANS[0],
         ),
         Dialect(
             "mrqa",
@@ -244,9 +233,8 @@ DIALECTS = {
             "json",
             "the rows are a member of the object",
             'the hub\'s API, `{"version": 1, "data": [{"text": "a mill", "label": "x"}]}`',
-            lambda document: document.has_array,
+            lambda document: document.has_array and repr(document.name_array(document.root)),
             JsonDocument.read_array,
-            lambda document: repr(document.name_array(document.root)),
         ),
         Dialect(
             "json-lists",
@@ -289,16 +277,17 @@ def recognize(part: str, head: Any, place: str, given: str | None) -> Dialect | 
         return None
     if given and DIALECTS[given].part == part:
         return DIALECTS[given]
-    found = [dialect for dialect in DIALECTS.values() if dialect.part == part and dialect.recognize(head)]
-    if len(found) > 1:
-        flags = " or ".join(f"--dialect {dialect.name} ({dialect.says})" for dialect in found)
-        raise ValueError(f"{place}: expected one layout, got a file that fits {len(found)}; name one: {flags}")
-    for dialect in found:
-        detail = dialect.detail(head)
-        clause = f"{dialect.says}: {detail}" if detail else dialect.says
+    of_part = [dialect for dialect in DIALECTS.values() if dialect.part == part]
+    fitting = [(dialect, found) for dialect in of_part if (found := dialect.recognize(head))]
+    if len(fitting) > 1:
+        flags = " or ".join(f"--dialect {dialect.name} ({dialect.says})" for dialect, _ in fitting)
+        raise ValueError(f"{place}: expected one layout, got a file that fits {len(fitting)}; name one: {flags}")
+    for dialect, found in fitting:
+        clause = f"{dialect.says}: {found}" if isinstance(found, str) else dialect.says
         warnings.warn(
             f"{place}: read as {dialect.name} ({clause}; as in {dialect.example}); --dialect {dialect.name} says so, "
             f"--dialect {PLAIN} reads it as it stands",
             stacklevel=1,
         )
-    return found[0] if found else None
+        return dialect
+    return None

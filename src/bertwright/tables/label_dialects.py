@@ -117,10 +117,6 @@ def _read_lines(file: InputFile, codec: TextCodec) -> Lines:
 # Labels in the names of files, and in files beside the table
 
 
-def has_label_file(file: UnlabeledFile) -> bool:
-    return file.label_file is not None
-
-
 def join_labels(file: UnlabeledFile) -> Iterator[Row]:
     """Add the lines of the file with labels to the rows. Raises ValueError unless both have equally many."""
     path, labels, count = file.label_file, list[tuple[int, str]](), 0
@@ -151,12 +147,10 @@ def _read_mapping(path: str, labels: set[str], file: UnlabeledFile) -> dict[str,
     return names
 
 
-def is_class_file(file: UnlabeledFile) -> bool:
-    return file.class_name is not None and not file.neighbours.in_folders
-
-
-def is_in_class_folder(file: UnlabeledFile) -> bool:
-    return file.class_name is not None and file.neighbours.in_folders
+def find_classes(file: UnlabeledFile, in_folders: bool) -> str | None:
+    """Return the classes that files, or else their folders, are named after; None if they are not."""
+    is_named = file.class_name is not None and file.neighbours.in_folders == in_folders
+    return ", ".join(dict.fromkeys(file.neighbours.classes.values())) if is_named else None
 
 
 def add_class(file: UnlabeledFile) -> Iterator[Row]:
@@ -187,8 +181,9 @@ def find_annotations(file: UnlabeledFile) -> tuple[tuple[str, ...], str] | None:
     return (texts, others[0]) if OF_ANNOTATION & {*names} and len(others) == 1 else None
 
 
-def is_annotated(file: UnlabeledFile) -> bool:
-    return find_annotations(file) is not None
+def name_annotations(file: UnlabeledFile) -> str | None:
+    """Return the column of the annotations for people; None if the file has none."""
+    return (found := find_annotations(file)) and repr(found[1])
 
 
 def read_annotations(file: UnlabeledFile) -> Iterator[Row]:

@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path, PurePath
 
 from bertwright.text.sources import (
@@ -49,11 +48,6 @@ class Neighbours:
     """The other files, which have the name of a file with labels."""
     labels_read: set[str] = field(default_factory=set)
     """Files with labels that a table was read with."""
-
-    @cached_property
-    def class_names(self) -> str:
-        """The classes, for messages."""
-        return ", ".join(dict.fromkeys(self.classes.values()))
 
 
 def list_neighbours(files: Sequence[InputFile], is_table: Callable[[InputFile], bool]) -> Neighbours:
