@@ -318,14 +318,13 @@ def _check_kind(members: dict[str, Any], location: str) -> None:
 
 def _rows(path: str, labeled: bool, form: QuestionFormat) -> Iterator[_Record]:
     """Yield the questions of rows with columns, as in SQuAD's Parquet of the hub, or a table of answers."""
-    names = column_names(path, form.suffix, form.encoding)
+    columns = TableSchema(("question", "context"), encoding=form.encoding, suffix=form.suffix, allow_nulls=True)
+    names = column_names(path, columns)
     fields = [*filter(ID_NAME.fullmatch, names)][:1]
     if labeled:
         answers = next((name for name in ANSWER_NAMES if name in names), ANSWER_NAMES[0])
         fields += [answers, *(name for name in (*START_NAMES, "is_impossible") if name in names)]
-    texts = ("question", "context")
-    columns = TableSchema(texts, tuple(fields), encoding=form.encoding, suffix=form.suffix, allow_nulls=True)
-    context = ""
+    columns, context = replace(columns, values=tuple(fields)), ""
     for number, (location, row) in enumerate(read_rows(path, columns), 1):
         values = dict(zip(columns.names, row, strict=True))
         text = text_member(values, "context", location)

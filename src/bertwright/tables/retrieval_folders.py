@@ -7,6 +7,7 @@ A folder has `corpus.jsonl` and `queries.jsonl` (`_id`, `text`, and a document's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,11 +87,11 @@ def read_documents(path: str, column: str = "text") -> Iterator[tuple[str, str]]
         rows = read_text_table(path).rows
         yield from ((f"{Path(path).name}:{number}", row.anchor) for number, row in enumerate(rows, 1))
         return
-    names = column_names(path, None, "utf-8", dialect="plain")
+    schema = TableSchema((), (column,), hint="name it with --column", dialect="plain", allow_nulls=True)
+    names = column_names(path, schema)
     name = next((one for one in ID_NAMES if one in names), None)
     others = tuple(one for one in ("title", name) if one in names and one is not None)
-    schema = TableSchema((), (column, *others), hint="name it with --column", dialect="plain", allow_nulls=True)
-    for number, (location, values) in enumerate(read_rows(path, schema), 1):
+    for number, (location, values) in enumerate(read_rows(path, replace(schema, values=(column, *others))), 1):
         given = dict(zip((column, *others), values, strict=True))
         text = given[column]
         if not isinstance(text, str) or not text.strip():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from bertwright.base.settings import did_you_mean
@@ -71,6 +71,15 @@ class TableSchema:
     def asks_for_names(self) -> bool:
         """Whether no column is read, so that the error about the missing one lists the others."""
         return self.names == ("",)
+
+
+def first_names(read: Callable[[TableSchema], Iterator[object]], schema: TableSchema) -> Sequence[str]:
+    """Return the names of the columns in the first row of a table that `read` opens; none if its rows are lists."""
+    try:
+        next(read(replace(schema, texts=(), values=("",), label="")), None)
+    except MissingColumnError as error:
+        return error.columns
+    return ()
 
 
 def leave_out_rows(

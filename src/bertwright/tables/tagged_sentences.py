@@ -62,6 +62,9 @@ class ColumnFormat:
     dialect: str | None = None
     """Name of the layout; None: recognized, unless the columns are named."""
 
+    def schema(self, names: tuple[str, ...] = ()) -> TableSchema:
+        return TableSchema((), names, encoding=self.encoding, suffix=self.suffix, dialect=self.dialect)
+
 
 def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnFormat()) -> Iterator[TagExample]:
     """Read the sentences of a file or glob, in order, in constant memory; with `labeled`, also their tags.
@@ -138,9 +141,8 @@ class WordFile:
     @cached_property
     def table(self) -> WordColumns | None:
         """The columns of a table with a word per row, if the first line names them."""
-        path, given = self.path, self.given
-        names = column_names(path, given.suffix, given.encoding) if self.is_csv else split_cells(self.first_line)
-        return find_word_columns(names, given.words, given.tags)
+        names = column_names(self.path, self.given.schema()) if self.is_csv else split_cells(self.first_line)
+        return find_word_columns(names, self.given.words, self.given.tags)
 
     @cached_property
     def tag_file(self) -> str | None:
@@ -233,9 +235,10 @@ class WordFile:
             )
         names, lines = self.table.names(self.labeled), self.read_lines(self.path)
         if self.is_csv:
-            file, encoding = find_file(self.path, suffix=self.given.suffix), self.given.encoding
-            schema = TableSchema((), names, encoding=encoding, suffix=self.given.suffix)
-            rows: Iterable[tuple[int, Sequence[Any]]] = read_file_rows(file, schema, TextCodec(encoding), ReadStats())
+            file, codec = find_file(self.path, suffix=self.given.suffix), TextCodec(self.given.encoding)
+            rows: Iterable[tuple[int, Sequence[Any]]] = read_file_rows(
+                file, self.given.schema(names), codec, ReadStats()
+            )
         else:
             header = split_cells(next(lines).text)
             columns = [Column(header.index(name), f"column {name}", "") for name in names]
@@ -300,11 +303,10 @@ def _add_context(document: Iterator[TagExample], words: int) -> Iterator[TagExam
 
 def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagExample]:
     words, tags = columns.words, columns.tags
-    form: dict[str, Any] = {"encoding": columns.encoding, "suffix": columns.suffix, "dialect": columns.dialect}
-    names = [] if words and tags else column_names(path, **form)
+    names = [] if words and tags else column_names(path, columns.schema())
     present = frozenset([*names, *(name.partition(".")[0] for name in names)])  # spans may be an object's members
     if (table := find_word_columns(names, words, tags)) and table.sentence and (labeled <= bool(table.tag)):
-        asked = TableSchema((), table.names(labeled), allow_nulls=True, **form)
+        asked = replace(columns.schema(table.names(labeled)), allow_nulls=True)
         rows = read_rows(path, asked)
         if isinstance(next(rows)[1][0], str):  # else rows of lists
             numbered = ((number, values) for number, (_, values) in enumerate(read_rows(path, asked), 1))
@@ -316,7 +318,7 @@ def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagE
     fields = (words or pair[0], tags or pair[1])[: 1 + labeled]
     of_snips = present == {"data"}  # pieces of texts; seq.in and seq.out have the same
     hint = "of SNIPS? Use its seq.in with seq.out beside it" if of_snips else "choose them with --words and --tags"
-    schema = TableSchema((), fields, hint=hint, **form)
+    schema = replace(columns.schema(fields), hint=hint)
     of_prodigy = labeled and present >= OF_PRODIGY
     if of_prodigy:
         schema = replace(schema, values=(*fields, ANSWER))

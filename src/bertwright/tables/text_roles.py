@@ -18,8 +18,8 @@ from bertwright.base.settings import did_you_mean
 from bertwright.base.text_display import shorten
 from bertwright.tables.json_rows import describe_type
 from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS
-from bertwright.tables.schema import MissingColumnError, TableSchema, list_names
-from bertwright.tables.tables import format_label, parse_number, read_rows
+from bertwright.tables.schema import TableSchema, list_names
+from bertwright.tables.tables import column_names, format_label, parse_number, read_rows
 from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import InputFile, list_inputs
@@ -167,11 +167,7 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
 
 def find_roles(path: str, options: TableOptions) -> TextRoles:
     """Find the role of each column of a path's files, from the names in the first row. Raises as `read_text_table`."""
-    names: Sequence[str] = ()
-    try:
-        next(read_rows(path, options.schema(("",))), None)
-    except MissingColumnError as error:
-        names = [name for name in error.columns if name.strip()]
+    names = [name for name in column_names(path, options.schema(())) if name.strip()]
     if options.columns:
         return _chosen_roles(options.columns, names, path)
     if not names:
