@@ -247,15 +247,9 @@ class Classification(TextTask[str, LabelPrediction]):
         predictions: Sequence[LabelPrediction],
         counts: Counter[tuple[str, str]],
     ) -> list[DisplayTable]:
-        by_label = self._label_scores(examples, predictions)
-        worst = sorted((one.f1, label) for label, one in by_label.items() if one.examples)[:WORST]
-        rows = [
-            (label, *(format_percent(share) for share in by_label[label][:3]), f"{by_label[label].examples:,}")
-            for _, label in worst
-        ]
         wrong = Counter({pair: number for pair, number in counts.items() if pair[0] != pair[1]})
         confused = [(true, guess, f"{number:,}") for (true, guess), number in wrong.most_common(WORST)]
-        tables = [DisplayTable(("labels with the lowest F1", "precision", "recall", "F1", "examples"), rows)]
+        tables = [table_of_labels(self._label_scores(examples, predictions), worst=True)]
         return tables + ([DisplayTable(("label", "most often predicted as", "examples"), confused)] if confused else [])
 
     def _label_scores(
@@ -318,6 +312,16 @@ def abbreviate_probabilities(probabilities: dict[str, float]) -> str:
     shown = ", ".join(f"{label!r}: {share:.4f}" for label, share in most_probable(probabilities, REPR_LABELS))
     more = len(probabilities) - REPR_LABELS
     return f"{{{shown}{f', … {more} more' if more > 0 else ''}}}"
+
+
+def table_of_labels(by_label: Mapping[str, scores.LabelScores], worst: bool) -> DisplayTable:
+    """Format the scores of all labels or, if only the `worst` are asked for, of the ones with the lowest F1."""
+    names = sorted((one.f1, label) for label, one in by_label.items() if one.examples)[:WORST]
+    chosen = {label: by_label[label] for _, label in names} if worst else by_label
+    rows = [(label, *map(format_percent, one[:3]), f"{one.examples:,}") for label, one in chosen.items()]
+    return DisplayTable(
+        ("labels with the lowest F1" if worst else "label", "precision", "recall", "F1", "examples"), rows
+    )
 
 
 def count_confusions(

@@ -324,8 +324,9 @@ class Task(ABC, Generic[E, P]):
 
     def log_probabilities(self, outputs: Floats, encoded: Encoded) -> Floats:
         """Compute log-probabilities, R × C, among the outputs that compete: by default, in a row."""
-        shifted = outputs - outputs.max(axis=1, keepdims=True)
-        logarithms: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        from scipy.special import log_softmax
+
+        logarithms: Floats = log_softmax(outputs, axis=1)
         return logarithms
 
     # Scores
