@@ -92,9 +92,8 @@ def _ranks(values: Floats, weights: Floats) -> Floats:
 def _sum_groups(weights: Floats, groups: npt.NDArray[np.intp]) -> Floats:
     """Sum the weights D × N of the examples of each group; `groups`: the number of each example's, from 0."""
     order = np.argsort(groups, kind="stable")
-    sums: Floats = np.add.reduceat(
-        weights[:, order], np.searchsorted(groups[order], np.arange(groups.max() + 1)), axis=1
-    )
+    starts = np.searchsorted(groups[order], np.arange(groups.max() + 1))
+    sums: Floats = np.add.reduceat(weights[:, order], starts, axis=1)
     return sums
 
 

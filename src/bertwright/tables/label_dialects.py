@@ -15,8 +15,7 @@ from typing import Any
 
 from bertwright.tables.neighbours import MAPPING, Neighbours
 from bertwright.tables.schema import Location, MissingColumnError, Row, TableSchema, leave_out_rows
-from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
-from bertwright.text.lines import split_lines
+from bertwright.text.decoding import read_texts
 from bertwright.text.sources import InputFile, find_file
 
 HEAD_LINES = 1_000  # lines that show what a file is
@@ -62,7 +61,7 @@ class UnlabeledFile:
     def head(self) -> list[tuple[int, str]]:
         """The first lines of a file whose lines may be texts."""
         is_text = self.file.format in (".txt", ".tsv") and len(self.schema.texts) == 1
-        return list(islice(self._read_lines(), HEAD_LINES)) if is_text else []
+        return list(islice(read_texts(self.file, self.schema.encoding), HEAD_LINES)) if is_text else []
 
     @property
     def holds_texts(self) -> bool:
@@ -84,10 +83,8 @@ class UnlabeledFile:
 
     def lines(self) -> Lines:
         """Yield number and text of the lines that are not blank; a short file is read once, with its head."""
-        return iter(self.head) if 0 < len(self.head) < HEAD_LINES else self._read_lines()
-
-    def _read_lines(self) -> Lines:
-        return _read_lines(self.file, TextCodec(self.schema.encoding))
+        is_short = 0 < len(self.head) < HEAD_LINES
+        return iter(self.head) if is_short else read_texts(self.file, self.schema.encoding)
 
     def read_table(self) -> Iterator[Row]:
         """Return its rows as a table without labels."""
@@ -109,11 +106,6 @@ class UnlabeledFile:
         )
 
 
-def _read_lines(file: InputFile, codec: TextCodec) -> Lines:
-    lines = ((n, line.strip()) for n, line in split_lines(file.path, decode_blocks(file, codec, ReadStats())))
-    return ((number, line) for number, line in lines if line)
-
-
 # Labels in the names of files, and in files beside the table
 
 
@@ -124,7 +116,7 @@ def join_labels(file: UnlabeledFile) -> Iterator[Row]:
     if is_labeled:
         if path is None:
             raise ValueError(f"{file.file.path}: no file with labels beside it, such as train-labels.txt; add it")
-        labels = list(_read_lines(find_file(path), TextCodec(file.schema.encoding)))
+        labels = list(read_texts(find_file(path), file.schema.encoding))
     file.neighbours.labels_read.add(path or "")
     names = _read_mapping(path, {label for _, label in labels}, file) if path and is_labeled else {}
     for count, (number, values) in enumerate(file.texts(), 1):
@@ -139,7 +131,7 @@ def _read_mapping(path: str, labels: set[str], file: UnlabeledFile) -> dict[str,
     if not beside.is_file():
         return {}
     file.neighbours.labels_read.add(str(beside))
-    lines = _read_lines(find_file(str(beside)), TextCodec(file.schema.encoding))
+    lines = read_texts(find_file(str(beside)), file.schema.encoding)
     names = {cells[0]: cells[1].strip() for _, line in lines if len(cells := line.split(None, 1)) == 2}
     if not labels <= names.keys() or len({*names.values()}) < len(names):
         return {}

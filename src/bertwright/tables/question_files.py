@@ -22,8 +22,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from bertwright.tables.dialects import Dialect, recognize
-from bertwright.tables.json_documents import make_decoder
-from bertwright.tables.json_values import as_object, member, quote, text_member
+from bertwright.tables.json_documents import as_object, make_decoder, member, quote, text_member
 from bertwright.tables.qa_example import GoldAnswer, QaExample, list_first
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import TableSchema

@@ -20,8 +20,7 @@ from bertwright.tables.json_rows import describe_type
 from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS
 from bertwright.tables.schema import TableSchema, list_names
 from bertwright.tables.tables import column_names, format_label, parse_number, read_rows
-from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
-from bertwright.text.lines import split_lines
+from bertwright.text.decoding import read_texts
 from bertwright.text.sources import InputFile, list_inputs
 
 # Names by role, in lower case and without the characters between words. The first name of a role that a table has wins.
@@ -143,7 +142,10 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
     """
     files = list_inputs([path], formats=TABLE_FORMATS, suffix=options.format)
     if len(files) == 1 and not options.columns and _is_plain_text(files[0], options):
-        return TextTable(TextRoles("text"), [TextRow(text, place) for place, text in _read_lines(files[0], options)])
+        lines = read_texts(files[0], options.encoding)
+        return TextTable(
+            TextRoles("text"), [TextRow(text, f"{files[0].path}, line {number}") for number, text in lines]
+        )
     roles = find_roles(path, options)
     if not options.columns and (unread := _find_sentences(path, roles.ignored, options)):
         warnings.warn(f"{path}: not read: the texts of {list_names(unread)}; to read them, {WAY_OUT}", stacklevel=1)
@@ -356,12 +358,5 @@ def _is_plain_text(file: InputFile, options: TableOptions) -> bool:
     """Return whether a .txt file has a text per line, not a table: its first line has no tab and is no known name."""
     if file.format != ".txt":
         return False
-    first = next((text for _, text in _read_lines(file, options)), "")
+    first = next((text for _, text in read_texts(file, options.encoding)), "")
     return "\t" not in first and _normalize(first) not in ALONE
-
-
-def _read_lines(file: InputFile, options: TableOptions) -> Iterator[tuple[str, str]]:
-    """Yield location and text of each line that is not blank."""
-    for number, line in split_lines(file.path, decode_blocks(file, TextCodec(options.encoding), ReadStats())):
-        if line.strip():
-            yield f"{file.path}, line {number}", line.strip()

@@ -62,6 +62,10 @@ class LabelPrediction(NamedTuple):
         return f"LabelPrediction({self.label!r}, {abbreviate_probabilities(self.probabilities)})"
 
 
+Examples = Sequence[TextExample[str]]
+Predictions = Sequence[LabelPrediction]
+
+
 @dataclass(frozen=True)
 class Classification(TextTask[str, LabelPrediction]):
     """Classification: a label per text, or per pair of texts."""
@@ -113,7 +117,7 @@ class Classification(TextTask[str, LabelPrediction]):
             )
         return format_label(value, self.label, location)
 
-    def with_labels_of(self, examples: Sequence[TextExample[str]]) -> Self:
+    def with_labels_of(self, examples: Examples) -> Self:
         """Return the task with the labels of the examples: sorted as text or, if all are numbers, as numbers."""
         if self.teacher_logits:
             return self  # `prepare_splits` reads the teacher's labels, which need not all occur
@@ -126,7 +130,7 @@ class Classification(TextTask[str, LabelPrediction]):
                 )
         return replace(self, labels=self.labels or tuple(sorted(labels, key=label_sort_key(labels))))
 
-    def encode_labels(self, examples: Sequence[TextExample[str]]) -> Ints:
+    def encode_labels(self, examples: Examples) -> Ints:
         ids = {label: number for number, label in enumerate(self.labels)}
         labels = known_labels(examples)
         for example, label in zip(examples, labels, strict=True):
@@ -136,23 +140,21 @@ class Classification(TextTask[str, LabelPrediction]):
                 )
         return np.array([ids[label] for label in labels], dtype=np.int64)
 
-    def prepare_splits(
-        self, splits: Mapping[str, Sequence[TextExample[str]]]
-    ) -> tuple[Self, dict[str, Sequence[TextExample[str]]]]:
+    def prepare_splits(self, splits: Mapping[str, Examples]) -> tuple[Self, dict[str, Examples]]:
         """Return the task with the teacher's labels, if there is one."""
         if not self.teacher_logits:
             return super().prepare_splits(splits)
         record = check_outputs("teacher_logits", self.teacher_logits, [*self.texts(splits["train"])])
         return replace(self, labels=record.labels), {**splits}
 
-    def encode(self, examples: Sequence[TextExample[str]], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
+    def encode(self, examples: Examples, tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         if not labeled or not self.teacher_logits:
             return super().encode(examples, tokenizer, labeled)
         logits = open_outputs(self.teacher_logits)
         encoded = super().encode(examples, tokenizer, labeled=False)
         return replace(encoded, labels=logits, label_counts=np.ones(len(logits), dtype=np.int64))
 
-    def warnings(self, examples: Sequence[TextExample[str]], paths: Sequence[str] = ()) -> list[str]:
+    def warnings(self, examples: Examples, paths: Sequence[str] = ()) -> list[str]:
         warnings = super().warnings(examples, paths)
         labels = set(known_labels(examples))
         if combined := find_combined_label(labels):
@@ -180,14 +182,14 @@ class Classification(TextTask[str, LabelPrediction]):
             return soft_cross_entropy(logits, batch.labels)
         return sum_cross_entropy(logits, batch.labels, smoothing, self.class_weights)
 
-    def balanced_weights(self, examples: Sequence[TextExample[str]]) -> Floats:
+    def balanced_weights(self, examples: Examples) -> Floats:
         return balance(np.bincount(self.encode_labels(examples), minlength=len(self.labels)))
 
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
         labels = train.labels.argmax(1) if self.teacher_logits else train.labels
         return repeat_output(np.bincount(labels, minlength=len(self.labels)), encoded)
 
-    def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:
+    def decode(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:
         probabilities = softmax(outputs / np.float32(self.temperature))
         best = probabilities.argmax(1).tolist()
         if len(self.labels) == 2 and self.threshold != 0.5:
@@ -206,16 +208,14 @@ class Classification(TextTask[str, LabelPrediction]):
         divided = [rows / np.float32(task.temperature) for task, rows in zip(tasks, outputs, strict=True)]
         return super().merge_outputs(tasks, divided, encoded)
 
-    def score(self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]) -> dict[str, float]:
+    def score(self, examples: Examples, predictions: Predictions) -> dict[str, float]:
         y_true, y_pred = known_labels(examples), [prediction.label for prediction in predictions]
         results = {"accuracy": scores.accuracy(y_true, y_pred)}
         if len(self.labels) == 2:
             results["f1"] = scores.f1(y_true, y_pred, self.f1_label)
         return results | {"macro_f1": scores.macro_f1(y_true, y_pred), "matthews": scores.matthews(y_true, y_pred)}
 
-    def example_scores(
-        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
-    ) -> ExampleScores | None:
+    def example_scores(self, examples: Examples, predictions: Predictions) -> ExampleScores | None:
         pairs = [(true, guess.label) for true, guess in zip(known_labels(examples), predictions, strict=True)]
         if self.metric == "accuracy":
             return ExampleScores("mean", np.array([[true == guess] for true, guess in pairs], dtype=float))
@@ -227,9 +227,7 @@ class Classification(TextTask[str, LabelPrediction]):
             return ExampleScores("matthews", np.eye(4)[cells])
         return None
 
-    def score_tables(
-        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
-    ) -> list[DisplayTable]:
+    def score_tables(self, examples: Examples, predictions: Predictions) -> list[DisplayTable]:
         """Format the confusion table; of many labels, the ones with the lowest F1 and the most frequent confusions."""
         counts = count_confusions(examples, predictions)
         if len(self.labels) > MAX_TABLE_LABELS:
@@ -243,8 +241,8 @@ class Classification(TextTask[str, LabelPrediction]):
 
     def _worst_labels(
         self,
-        examples: Sequence[TextExample[str]],
-        predictions: Sequence[LabelPrediction],
+        examples: Examples,
+        predictions: Predictions,
         counts: Counter[tuple[str, str]],
     ) -> list[DisplayTable]:
         wrong = Counter({pair: number for pair, number in counts.items() if pair[0] != pair[1]})
@@ -252,14 +250,10 @@ class Classification(TextTask[str, LabelPrediction]):
         tables = [table_of_labels(self._label_scores(examples, predictions), worst=True)]
         return tables + ([DisplayTable(("label", "most often predicted as", "examples"), confused)] if confused else [])
 
-    def _label_scores(
-        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
-    ) -> dict[str, scores.LabelScores]:
+    def _label_scores(self, examples: Examples, predictions: Predictions) -> dict[str, scores.LabelScores]:
         return scores.score_labels(known_labels(examples), [guess.label for guess in predictions], self.labels)
 
-    def score_details(
-        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
-    ) -> dict[str, Any]:
+    def score_details(self, examples: Examples, predictions: Predictions) -> dict[str, Any]:
         """Return the scores of each label, and the confusion matrix without zeros: label → predicted label → number."""
         matrix: dict[str, dict[str, int]] = {}
         for (true, guess), number in sorted(count_confusions(examples, predictions).items()):
@@ -270,10 +264,10 @@ class Classification(TextTask[str, LabelPrediction]):
     def is_right(self, example: TextExample[str], prediction: LabelPrediction) -> bool:
         return prediction.label == example.label
 
-    def count_gold(self, examples: Sequence[TextExample[str]]) -> Mapping[str, int]:
+    def count_gold(self, examples: Examples) -> Mapping[str, int]:
         return Counter(known_labels(examples))
 
-    def predicted_classes(self, predictions: Sequence[LabelPrediction]) -> set[str]:
+    def predicted_classes(self, predictions: Predictions) -> set[str]:
         return {prediction.label for prediction in predictions}
 
     def to_record(self, example: TextExample[str], prediction: LabelPrediction) -> dict[str, Any]:
@@ -324,9 +318,7 @@ def table_of_labels(by_label: Mapping[str, scores.LabelScores], worst: bool) -> 
     )
 
 
-def count_confusions(
-    examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
-) -> Counter[tuple[str, str]]:
+def count_confusions(examples: Examples, predictions: Predictions) -> Counter[tuple[str, str]]:
     """Count the examples of each label and predicted label."""
     return Counter(zip(known_labels(examples), (guess.label for guess in predictions), strict=True))
 

@@ -23,6 +23,7 @@ from typing import IO, Literal, NamedTuple
 from bertwright.base.foreign import NOT_SEEKABLE
 from bertwright.base.object_storage import as_url, explain
 from bertwright.base.optional import needs
+from bertwright.text.lines import split_lines
 from bertwright.text.signatures import recognize
 from bertwright.text.sources import (
     STDIN,
@@ -129,6 +130,13 @@ def read_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
         missing = f"no such file{hint_at_similar(Path(path))}"
         raise ValueError(f"{path}: {NOT_SEEKABLE if Path(path).exists() else missing}")
     return decode_blocks(find_file(path), TextCodec(encoding), ReadStats())
+
+
+def read_texts(file: InputFile, encoding: str) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line that is not blank, without the white space around it."""
+    lines = split_lines(file.path, decode_blocks(file, TextCodec(encoding), ReadStats()))
+    stripped = ((number, line.strip()) for number, line in lines)
+    return ((number, line) for number, line in stripped if line)
 
 
 def decode_blocks(
