@@ -392,7 +392,7 @@ def test_unknown_label_is_rejected(tmp_path: Path) -> None:
         YES_NO.check(examples)
     YES_NO.check(examples[:1])
     many = Classification(labels=tuple(map(str, range(100))))
-    with pytest.raises(ValueError, match=r"'18', '19' … \(100 in all\)$"):
+    with pytest.raises(ValueError, match=r"'18', '19', … \(100 in all\)$"):
         many.encode(examples, TOKENIZER)
 
 

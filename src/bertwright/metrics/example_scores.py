@@ -28,7 +28,6 @@ class ExampleScores(NamedTuple):
     """N × K."""
 
     def save(self, path: Path) -> None:
-        """Write the numbers as an .npz file of float32, atomically."""
         with atomic_file(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, formula=self.formula, values=self.values.astype(np.float32))
 

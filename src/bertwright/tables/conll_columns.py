@@ -50,7 +50,6 @@ class Line(NamedTuple):
 
 
 def read_column_lines(path: str, encoding: str) -> Iterator[Line]:
-    """Yield the lines of a file."""
     for number, text in split_lines(path, read_text(path, encoding)):
         yield Line(number, text.rstrip("\r"))
 
@@ -113,7 +112,6 @@ class Column(NamedTuple):
         return cls(number - 1 if number > 0 else number, f"column {asked}", blank)
 
     def value(self, cells: list[str]) -> str:
-        """Return the value of this column in a row's cells."""
         cell = cells[self.number]
         if self.key:
             return dict(pair.partition("=")[::2] for pair in cell.strip(" ").split("|")).get(self.key, "O")

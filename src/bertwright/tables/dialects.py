@@ -90,7 +90,7 @@ DIALECTS = {
             "the first word of each line is its label",
             "TREC and fastText, `DESC:manner How did serfdom develop ?`",
             labels.have_labels_first,
-            labels.split_first,
+            lambda file: file.split_lines(labels.split_first, "a label and a text"),
         ),
         Dialect(
             "label-last",
@@ -98,7 +98,7 @@ DIALECTS = {
             "what follows the last @ of each line is its label",
             "Financial PhraseBank, `Sales rose .@positive`",
             labels.have_labels_last,
-            labels.split_last,
+            lambda file: file.split_lines(labels.split_last, "a text, @ and its label"),
         ),
         Dialect(
             "trees",
@@ -106,7 +106,7 @@ DIALECTS = {
             "each line is a tree; the label of its root and its words are read",
             "Stanford Sentiment Treebank, `(3 (2 Good) (4 film))`",
             labels.are_trees,
-            labels.read_trees,
+            lambda file: file.split_lines(labels.split_tree, "a tree such as (3 (2 Good) (4 film))"),
         ),
         Dialect(
             "conll-2012",
@@ -258,7 +258,6 @@ DIALECTS = {
 
 
 def dialects_of(parts: Collection[str]) -> list[str]:
-    """Return the names of the layouts of some parts."""
     return [dialect.name for dialect in DIALECTS.values() if dialect.part in parts]
 
 

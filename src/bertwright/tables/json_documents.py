@@ -256,13 +256,18 @@ def unzip(values: tuple[Any, ...], num_texts: int) -> list[tuple[Any, ...]]:
     return [tuple([value[n] if isinstance(value, list) else value for value in values]) for n in range(count)]
 
 
-def look_up(record: dict[str, Any], name: str) -> Any:
-    """Look up a name, or a path of names such as `labels.label`, in nested objects. Raises KeyError(name)."""
+def look_up(record: dict[str, Any], name: str, is_optional: bool = False) -> Any:
+    """Look up a name, or a path of names such as `labels.label`, in nested objects.
+
+    Raises KeyError(name) if it is missing, unless it `is_optional`: then returns None.
+    """
     if name in record:
         return record[name]
     value: Any = record
     for key in name.split("."):
         if not isinstance(value, dict) or key not in value:
+            if is_optional:
+                return None
             raise KeyError(name)
         value = value[key]
     return value

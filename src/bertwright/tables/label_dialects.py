@@ -99,11 +99,15 @@ class UnlabeledFile:
             return iter([(1, ("\n".join([line for _, line in self.lines()]),))])
         return ((number, (line,)) for number, line in self.lines())
 
-    def error(self, number: int, line: str, expected: str) -> ValueError:
-        return ValueError(
-            f"{self.file.path}, line {number}: expected {expected}, as in the lines before, got {line[:SHOWN]!r}; fix "
-            "the line, or read the file as it stands with --dialect plain"
-        )
+    def split_lines(self, split: Callable[[str], tuple[str, Any] | None], expected: str) -> Iterator[Row]:
+        """Yield text and label of each line as `split` returns them. Raises ValueError where it returns None."""
+        for number, line in self.lines():
+            if (parts := split(line)) is None:
+                raise ValueError(
+                    f"{self.file.path}, line {number}: expected {expected}, as in the lines before, got "
+                    f"{line[:SHOWN]!r}; fix the line, or read the file as it stands with --dialect plain"
+                )
+            yield number, parts
 
 
 # Labels in the names of files, and in files beside the table
@@ -265,27 +269,22 @@ def labels_of_annotation(value: Any) -> Any:
 # Labels within lines
 
 
-def _match_tree(line: str) -> re.Match[str] | None:
-    return TREE.fullmatch(line) if line.count("(") == line.count(")") else None
+def split_tree(line: str) -> tuple[str, str] | None:
+    """Return the words of a tree and the label of its root; None for another line."""
+    if line.count("(") != line.count(")") or not (tree := TREE.fullmatch(line)):
+        return None
+    text = " ".join(LEAF.findall(line))
+    for escape, character in ESCAPES.items():
+        text = text.replace(escape, character)
+    return text, tree[1]
 
 
 def are_trees(file: UnlabeledFile) -> bool:
     lines = file.labels_in_lines
-    return bool(lines) and all(_match_tree(line) for _, line in lines)
+    return bool(lines) and all(split_tree(line) for _, line in lines)
 
 
-def read_trees(file: UnlabeledFile) -> Iterator[Row]:
-    """Yield the words and the label at the root of trees."""
-    for number, line in file.lines():
-        if (tree := _match_tree(line)) is None:
-            raise file.error(number, line, "a tree such as (3 (2 Good) (4 film))")
-        text = " ".join(LEAF.findall(line))
-        for escape, character in ESCAPES.items():
-            text = text.replace(escape, character)
-        yield number, (text, tree[1])
-
-
-def _split_last(line: str) -> tuple[str, str] | None:
+def split_last(line: str) -> tuple[str, str] | None:
     """Return what is before the last @ and the word after it; None for another line."""
     text, _, label = line.rpartition(LABEL_MARK)
     return (text.rstrip(), label) if text and label and not re.search(r"\s", label) else None
@@ -293,40 +292,31 @@ def _split_last(line: str) -> tuple[str, str] | None:
 
 def have_labels_last(file: UnlabeledFile) -> bool:
     """Return whether lines end in few different words after @."""
-    parts = [_split_last(line) for _, line in file.labels_in_lines]
+    parts = [split_last(line) for _, line in file.labels_in_lines]
     labels = {part[1] for part in parts if part}
     return None not in parts and 1 < len(labels) <= len(parts) / 2
 
 
-def split_last(file: UnlabeledFile) -> Iterator[Row]:
-    """Split lines at the last @ into text and label."""
-    for number, line in file.lines():
-        if (part := _split_last(line)) is None:
-            raise file.error(number, line, f"a text, {LABEL_MARK} and its label")
-        yield number, part
+def split_first(line: str) -> tuple[str, Any] | None:
+    """Return the text and the label, which is the first word or what is before a tab; fastText's may be several."""
+    label, *rest = _cut_first(line)
+    if not rest or "\t" in rest[0]:
+        return None
+    (text,) = rest
+    more = MORE_LABELS.match(text) if label.startswith(FASTTEXT) else None
+    labels = [name.removeprefix(FASTTEXT) for name in (label, *(more[0].split() if more else ()))]
+    return text[more.end() :] if more else text, labels if len(labels) > 1 else labels[0]
 
 
 def have_labels_first(file: UnlabeledFile) -> bool:
     """Return whether all first words look like labels, or repeat (also in line 1, a header?) as few words of texts."""
-    parts = [_split_first(line) for _, line in file.labels_in_lines]
-    words = Counter(cells[0] for cells in parts)
+    lines = [line for _, line in file.labels_in_lines]
+    words = Counter(_cut_first(line)[0] for line in lines)
     total, singles = words.total(), sum(count == 1 for count in words.values())
-    repeats = 1 < len(words) <= total / 2 and singles <= total / 10 and words[parts[0][0]] > 1
+    repeats = 1 < len(words) <= total / 2 and singles <= total / 10 and words[_cut_first(lines[0])[0]] > 1
     is_labeled = bool(words) and (repeats or all(map(LABEL_WORD.fullmatch, words)))
-    return is_labeled and not are_trees(file) and all(len(cells) == 2 and "\t" not in cells[1] for cells in parts)
+    return is_labeled and not are_trees(file) and all(map(split_first, lines))
 
 
-def split_first(file: UnlabeledFile) -> Iterator[Row]:
-    """Split lines into text and label, which is the first word or what is before a tab; fastText's may be several."""
-    for number, line in file.lines():
-        cells = _split_first(line)
-        if len(cells) < 2 or "\t" in cells[1]:
-            raise file.error(number, line, "a label and a text")
-        label, text = cells
-        more = MORE_LABELS.match(text) if label.startswith(FASTTEXT) else None
-        labels = [name.removeprefix(FASTTEXT) for name in (label, *(more[0].split() if more else ()))]
-        yield number, (text[more.end() :] if more else text, labels if len(labels) > 1 else labels[0])
-
-
-def _split_first(line: str) -> list[str]:
+def _cut_first(line: str) -> list[str]:
     return line.split("\t" if "\t" in line else None, 1)

@@ -269,7 +269,6 @@ def _lines(path: str, encoding: str) -> Iterator[_Root]:
 
 
 def _first_objects(roots: Sequence[_Root]) -> Iterator[dict[str, Any]]:
-    """Yield the first object of each level of a tree."""
     node = roots[0].value if roots else None
     while isinstance(node, dict):
         yield node

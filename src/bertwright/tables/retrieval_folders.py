@@ -33,11 +33,6 @@ class RetrievalSet(NamedTuple):
     """By query, the grade of each judged document; 0 or less: it is no answer."""
 
 
-def list_splits(folder: Path) -> list[str]:
-    """Return the names of the splits that have judgements."""
-    return sorted(path.name.partition(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*"))
-
-
 def list_texts(folder: Path) -> list[str]:
     """Return the files with the documents and the queries of a folder."""
     return [_require(folder, name) for name in (CORPUS, QUERIES)]
@@ -51,7 +46,7 @@ def read_retrieval_folder(folder: Path, split: str = "test") -> RetrievalSet:
     """
     corpus, asked = list_texts(folder)
     documents, queries = dict(_read_texts(corpus, "document")), dict(_read_texts(asked, "query"))
-    splits = list_splits(folder)
+    splits = sorted(path.name.partition(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*"))
     if split not in splits:
         hint = did_you_mean(split, splits) if splits else f"{folder / QRELS} has none"
         raise ValueError(f"{folder}: no judgements of a split {split!r} ({QRELS}/{split}.tsv); {hint}")

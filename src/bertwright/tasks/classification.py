@@ -14,6 +14,7 @@ import numpy as np
 
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
+from bertwright.tables.schema import list_names
 from bertwright.tables.tables import format_label, parse_number
 from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs, repeat_output
 from bertwright.tasks.score_formats import DisplayTable, format_percent
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from bertwright.interop.head_config import HeadRecord
     from bertwright.models.heads import TaskBatch
 
-SHOWN_LABELS = 20  # maximum number of labels in a message
 REPR_LABELS = 3  # maximum number of labels in the text of a prediction
 MAX_TABLE_LABELS = 30  # maximum number of labels in a confusion table
 WORST = 10  # labels and confusions that are shown instead of a larger table
@@ -319,14 +319,12 @@ def table_of_labels(by_label: Mapping[str, scores.LabelScores], worst: bool) -> 
 
 
 def count_confusions(examples: Examples, predictions: Predictions) -> Counter[tuple[str, str]]:
-    """Count the examples of each label and predicted label."""
     return Counter(zip(known_labels(examples), (guess.label for guess in predictions), strict=True))
 
 
 def format_labels(labels: Sequence[str]) -> str:
     """Format labels for a message; of many, the first ones."""
-    shown = ", ".join(map(repr, labels[:SHOWN_LABELS]))
-    return shown if len(labels) <= SHOWN_LABELS else f"{shown} … ({len(labels)} in all)"
+    return list_names([*map(repr, labels)])
 
 
 def find_combined_label(labels: set[str]) -> str | None:

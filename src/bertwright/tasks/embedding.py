@@ -51,7 +51,7 @@ from bertwright.tasks.embedding_data import (
 )
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.encoded import Encoded, Ints, Outputs
-from bertwright.tasks.pair_checks import describe_batch, find_oddities
+from bertwright.tasks.pair_checks import find_oddities
 from bertwright.tasks.role_task import RoleTask
 from bertwright.tasks.task import LEARNED
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
@@ -199,7 +199,10 @@ class Embedding(RoleTask[Example, TextVectors]):
             if batch_size < least:
                 raise ValueError(f"batch_size = {batch_size}: a step has two {groups}; --batch-size {least} or more")
         notes = [f"a step reads {batch_size - unused:,} rows, because it has {groups}"] * (unused > 0)
-        return [*notes, *filter(None, [describe_batch(as_rows(examples), batch_size)])]
+        if batch_size > (count := len(as_rows(examples))):
+            copies = f"each step has rows more than once; --batch-size {count} or less reads each once"
+            notes.append(f"a step of {batch_size:,} rows is larger than the {count:,} of the data: {copies}")
+        return notes
 
     def encoding_warnings(self, encoded: Encoded) -> list[str]:
         """Say which share of the texts of each role lose tokens."""

@@ -186,16 +186,12 @@ def score_classes(train: Sequence[TextRow], test: Sequence[TextRow], embed: Embe
     )
 
 
-def _score_drawn_classes(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
-    return score_classes(rows, rows, embed)
-
-
 SCORERS: Mapping[str, Callable[[Any, Embed], VectorScores]] = {
     "retrieval": score_retrieval,
     "similarity": score_similarity,
     "pairs": score_pairs,
     "triplets": score_triplets,
-    "classes": _score_drawn_classes,
+    "classes": lambda rows, embed: score_classes(rows, rows, embed),
     "translations": score_translations,
     "reranking": score_query_candidates,
 }

@@ -253,7 +253,6 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         return float(value), score
 
     def score_notes(self, examples: Examples, predictions: Predictions) -> list[str]:
-        """Describe the threshold that would have been best."""
         value, score = self.best_threshold(examples, predictions)
         metric = self.metric.replace("_", " ")
         return [f"best on these examples: {metric} {format_percent(score)}, with --threshold {value:g}"]
@@ -277,7 +276,6 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         return [table_of_labels(self._label_scores(examples, predictions), worst=len(self.labels) > MAX_TABLE_LABELS)]
 
     def score_details(self, examples: Examples, predictions: Predictions) -> dict[str, Any]:
-        """Return the scores of each label."""
         by_label = self._label_scores(examples, predictions)
         return {"labels": {label: one._asdict() for label, one in by_label.items()}}
 

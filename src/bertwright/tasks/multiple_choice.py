@@ -73,7 +73,6 @@ class ChoicePrediction(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """The probability of the choice."""
         return self.probabilities[self.choice]
 
 

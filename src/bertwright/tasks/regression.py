@@ -70,7 +70,6 @@ class Regression(TextTask[float, float]):
         return number
 
     def with_labels_of(self, examples: Sequence[TextExample[float]]) -> Self:
-        """Return the task with mean and scale of the examples' labels."""
         self.distinct_labels(examples)
         labels = self._numbers(examples)
         deviation = float(labels.std())

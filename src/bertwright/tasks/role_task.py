@@ -38,5 +38,4 @@ class RoleTask(Task[E, P], Generic[E, P]):
 
     @property
     def table_options(self) -> TableOptions:
-        """Columns and format of the files."""
         return TableOptions(self.columns, self.header, self.quotes, self.encoding, self.format)

@@ -97,7 +97,6 @@ class ReadStats:
     unknown_words: Counter[str] = field(default_factory=Counter)  # names of the templates, by dropped sentences
 
     def add(self, later: ReadStats) -> None:
-        """Add the counts of what was read after this."""
         for item in fields(self):
             value, more = getattr(self, item.name), getattr(later, item.name)
             setattr(self, item.name, value or more if isinstance(value, str) else value + more)
@@ -198,7 +197,6 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
 
 
 def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
-    """Raise ValueError if the first bytes show another format."""
     for magic, kind in ({} if codec.is_wide else WIDE_MAGIC).items():
         if block.startswith(magic):
             way_out = f"; {FIX_INPUT}" if codec.hint == FIX_INPUT else f" (read it with --encoding {kind.lower()})"
