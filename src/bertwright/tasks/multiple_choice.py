@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from statistics import mode
@@ -20,7 +20,6 @@ from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.pooling import describe_pooling
 from bertwright.tables.dialects import check_dialect
 from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
@@ -32,7 +31,6 @@ from bertwright.tasks.task import (
     Task,
     check_metric,
     log_softmax_of_groups,
-    make_pooled_head,
     score_each,
     softmax,
     sum_cross_entropy,
@@ -45,8 +43,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
-    from bertwright.models.encoder import TextEncoder
-    from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.models.heads import TaskBatch
 
 ROWS_SHOWN = 200  # rows that show the usual number of endings
 
@@ -139,13 +136,6 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         """Whether the label names a column of endings, as in SciQ, instead of a column with numbers."""
         return len(self.endings) > 1 and self.label in self.endings
 
-    @property
-    def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
-        return make_pooled_head(self.head, self.pooling)
-
-    def describe(self) -> dict[str, str]:
-        return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}
-
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
         return cls(max_length=max_positions) if record.head.kind == "choice" else None
@@ -164,7 +154,6 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         for location, row in chain(shown, rows):
             begin = "" if self.start is None else f"{row[1]} "
             endings = self._list(row[offset], location) if in_list else row[offset : offset + len(self.endings)]
-            keys = _keys_of(row[offset]) if in_list else []
             count = count or len(endings)
             if leaves_out and len(endings) not in (0, 1, count):
                 left_out.append(location)
@@ -172,14 +161,12 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             first = first or location
             _check_number_of_endings(endings, location, count, first)
             choice = None
-            if labeled:
-                is_ending = self.label_is_ending
-                if is_ending:
-                    choice = self.endings.index(self.label)
-                elif keys:
-                    choice = self._find_key(row[-1], keys, location)
-                else:
-                    choice = self._parse_choice(row[-1], count, location)
+            if labeled and self.label_is_ending:
+                choice = self.endings.index(self.label)
+            elif labeled:
+                keys = _keys_of(row[offset]) if in_list else []
+                key = row[-1]
+                choice = self._find_key(key, keys, location) if keys else self._parse_choice(key, count, location)
             yield ChoiceExample(row[0], tuple(begin + ending for ending in endings), choice, location)
         if left_out:
             text = f"{len(left_out):,} rows left out because they do not have {count} endings ({left_out[0]})"

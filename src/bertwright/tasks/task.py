@@ -19,6 +19,7 @@ from bertwright.base.ragged import offsets_from_lengths
 from bertwright.base.settings import did_you_mean
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.models.pooling import describe_pooling
 from bertwright.tables.schema import TableSchema
 from bertwright.tasks.collation import step_items
 from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs
@@ -253,7 +254,11 @@ class Task(ABC, Generic[E, P]):
     @property
     def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
         """A function that builds the head on an encoder; None for the paper's linear layer with its pooler."""
-        return None
+        if not self.pooling:
+            return None
+        from bertwright.models.heads import PooledHead
+
+        return partial(PooledHead, self.head, self.pooling)
 
     def head_for(self, folder: Path) -> Callable[[TextEncoder], TaskHead] | None:
         """Return `head_builder`, for the model in a folder."""
@@ -389,7 +394,7 @@ class Task(ABC, Generic[E, P]):
 
     def describe(self) -> dict[str, str]:
         """Return properties of the task for the summary of a model, by name."""
-        return {}
+        return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}
 
     def describe_training(self, examples: Sequence[E]) -> dict[str, str]:
         """Return what the training examples decide, for the summary of a run, by name."""
@@ -423,15 +428,6 @@ class Task(ABC, Generic[E, P]):
 
 
 AnyTask = Task[Any, Any]
-
-
-def make_pooled_head(spec: HeadSpec, modes: Sequence[str]) -> Callable[[TextEncoder], TaskHead] | None:
-    """Return a function that builds the head for some pooling modes; None for none, the paper's head."""
-    if not modes:
-        return None
-    from bertwright.models.heads import PooledHead
-
-    return partial(PooledHead, spec, modes)
 
 
 def options_of(cls: type[AnyTask]) -> list[Field[Any]]:

@@ -23,7 +23,7 @@ from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema, leave_out_rows
 from bertwright.tables.tables import count_skipped_rows, read_rows
 from bertwright.tasks.encoded import Encoded
-from bertwright.tasks.task import LEARNED, Task, count_labels, make_pooled_head
+from bertwright.tasks.task import LEARNED, Task, count_labels
 from bertwright.tasks.truncation import SegmentTokens, encode_both_orders, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
@@ -117,7 +117,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     @property
     def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
         if not self.both_orders:
-            return make_pooled_head(self.head, self.pooling)
+            return super().head_builder
         from bertwright.models.heads import BothOrdersHead
 
         return partial(BothOrdersHead, self.head)
@@ -199,9 +199,6 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         if self.both_orders:
             return encode_both_orders(segments[0], segments[1], labels, tokenizer, self.max_length)
         return encode_segments(segments, labels, tokenizer, self.max_length)
-
-    def describe(self) -> dict[str, str]:
-        return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}
 
     def gold_columns(self, example: TextExample[L]) -> dict[str, Any]:
         pair = {} if example.text_pair is None else {"text_pair": example.text_pair}
