@@ -52,7 +52,7 @@ from bertwright.tasks.embedding_data import (
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.encoded import Encoded, Ints, Outputs
 from bertwright.tasks.pair_checks import find_oddities
-from bertwright.tasks.role_task import RoleTask
+from bertwright.tasks.table_task import RoleTask
 from bertwright.tasks.task import LEARNED
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from statistics import mode
 from string import ascii_uppercase
@@ -16,26 +16,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.dialects import check_dialect
-from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import format_label, parse_number, read_rows
 from bertwright.tasks.encoded import Encoded, Floats, Outputs
 from bertwright.tasks.score_formats import DisplayTable
+from bertwright.tasks.table_task import WITHOUT_HEADER, TableTask
 from bertwright.tasks.task import (
     LEARNED,
-    Task,
     check_metric,
     log_softmax_of_groups,
     score_each,
     softmax,
     sum_cross_entropy,
 )
-from bertwright.tasks.text_task import WITHOUT_HEADER, known_labels
+from bertwright.tasks.text_task import known_labels
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -74,7 +72,7 @@ class ChoicePrediction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
+class MultipleChoice(TableTask[ChoiceExample, ChoicePrediction]):
     """The ending that continues a prompt, out of several."""
 
     kind: ClassVar[str] = "multiple-choice"
@@ -95,14 +93,6 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     always holds the right one."""
     first_label: int = 0
     """Number of the first ending in the label column: 0 or 1."""
-    header: bool = True
-    """Whether the first line of .tsv, .csv and .txt names the columns."""
-    quotes: bool | None = None
-    """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
-    encoding: str = "utf-8"
-    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
-    format: str | None = None
-    """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
     dialect: str | None = None
     """Layout of all files: {dialects}, or plain for files as they stand; unset: recognized in a file that lacks
     columns, with a warning (docs/dialects.md)."""
@@ -120,8 +110,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             raise ValueError(
                 f"prompt, start, endings, label: {twice[0]!r} is named twice; name a different column for each"
             )
-        check_encoding(self.encoding)
-        check_format(self.format, TABLE_FORMATS)
+        super().__post_init__()
         check_dialect(self.dialect, self.dialect_parts)
         if not self.endings:
             raise ValueError("endings is empty: name the columns with the endings, or one that holds a list of them")
@@ -182,16 +171,12 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         values: tuple[str, ...] = (self.label,) if labeled and not self.label_is_ending else ()
         texts, values = (texts, self.endings + values) if len(self.endings) == 1 else (texts + self.endings, values)
         hint = f"choose columns with --prompt, --start, --endings and --label{WITHOUT_HEADER}"
-        form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "dialect": self.dialect}
-        form |= {"in_parallel": True, "keep_label_ids": True}
-        elsewhere = "" if self.label_is_ending else self.label
-        return TableSchema(texts, values, self.header, self.quotes, hint, label=elsewhere, **form)
+        others = {"hint": hint, "dialect": self.dialect, "in_parallel": True, "keep_label_ids": True}
+        return self.make_schema(texts, values, label="" if self.label_is_ending else self.label, **others)
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
-        schema = self._schema(labeled=False)
-        return replace(
-            schema, texts=(), values=tuple(columns), hint=hint, allow_nulls=True, label="", keep_label_ids=False
-        )
+        others = {"hint": hint, "dialect": self.dialect, "in_parallel": True, "allow_nulls": True}
+        return self.make_schema((), tuple(columns), **others)
 
     def _list(self, value: Any, location: str) -> list[str]:
         if isinstance(value, list) and all(isinstance(ending, dict) and "text" in ending for ending in value):

@@ -20,8 +20,8 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.schema import TableSchema
 from bertwright.tasks.encoded import Encoded, Floats, Outputs
 from bertwright.tasks.ranking_examples import METRICS, RankingExample, read_candidates, read_queries, score_candidates
-from bertwright.tasks.role_task import RoleTask
 from bertwright.tasks.score_formats import DisplayTable
+from bertwright.tasks.table_task import RoleTask
 from bertwright.tasks.task import LEARNED, check_metric
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer

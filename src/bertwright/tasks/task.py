@@ -431,8 +431,9 @@ AnyTask = Task[Any, Any]
 
 
 def options_of(cls: type[AnyTask]) -> list[Field[Any]]:
-    """Return the fields of a task type that a user sets."""
-    return [field for field in fields(cls) if field.metadata.get("option", True)]  # type: ignore[arg-type]
+    """Return the fields of a task type that a user sets; fields of all tables come last."""
+    options = [field for field in fields(cls) if field.metadata.get("option", True)]  # type: ignore[arg-type]
+    return sorted(options, key=lambda field: bool(field.kw_only))
 
 
 def sum_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, weights: Sequence[float] = ()) -> Tensor:
