@@ -20,7 +20,6 @@ from bertwright.tasks.collation import collate
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.presets import PRESETS
 from bertwright.tasks.regression import Regression
-from bertwright.tasks.task_folder import TASK_FILE, from_fields, write_task
 from bertwright.tasks.text_task import TextExample, count_empty_texts
 from bertwright.tasks.truncation import SegmentTokens, encode_segments, truncate_longest_first
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
@@ -177,16 +176,6 @@ def test_labels_are_collected_and_sorted(found: list[str], labels: tuple[str, ..
 def test_given_labels_keep_their_order() -> None:
     given = Classification(labels=("yes", "maybe", "no"))
     assert given.with_labels_of(texts("a", "b", labels=["no", "yes"])) == given
-
-
-def test_fitted_task_survives_a_round_trip_through_a_file(tmp_path: Path) -> None:
-    task = Classification(text_pair="other", metric="f1", pos_label="yes").with_labels_of(
-        texts("a", "b", labels=["yes", "no"])
-    )
-    write_task(tmp_path, task)
-    fields = json.loads((tmp_path / TASK_FILE).read_text())
-    assert fields.pop("kind") == "classification"
-    assert from_fields(Classification, fields, tmp_path / TASK_FILE) == task
 
 
 # Encoding
@@ -368,19 +357,6 @@ def test_targets_that_are_not_finite_are_rejected(tmp_path: Path, value: str) ->
 def test_numbers_from_python_are_checked() -> None:
     with pytest.raises(ValueError, match=r"a\.tsv, line 3: expected a finite number, got nan"):
         Regression().encode(texts("a", "b", labels=[1.0, math.nan]), TOKENIZER)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (f"{TABLE}1\ta\n", r"a\.tsv, line 4: expected 3 columns \(label, text, other\), got 2"),
-        (f"{TABLE}1\ta\tb\tc\n", r"a\.tsv, line 4: expected 3 columns \(label, text, other\), got 4"),
-        (f"{TABLE}\ta\tb\n", r"a\.tsv, line 4: no value in 'label'"),
-    ],
-)
-def test_invalid_rows_are_rejected(tmp_path: Path, content: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        list(Classification().read(write_file(tmp_path, content, "a.tsv")))
 
 
 def test_unknown_label_is_rejected(tmp_path: Path) -> None:
