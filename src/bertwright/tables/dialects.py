@@ -28,7 +28,8 @@ PARTS = {
     "json": "Files of .json",
     "rows": "Rows of .jsonl and .json",
 }
-"""What is recognized, each by itself, with a heading for people."""
+"""What is recognized, each by itself, with a heading for people. The part of a layout decides what describes the head
+of a file, and what the layout's `rows` returns."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,6 @@ class Dialect:
     """A layout of files."""
 
     name: str
-    part: str
-    """One of `PARTS`; decides what describes the head of a file, and what `rows` returns."""
     says: str
     """Clause for people."""
     example: str
@@ -49,12 +48,10 @@ class Dialect:
     """A function that reads the file."""
 
 
-DIALECTS = {
-    dialect.name: dialect
-    for dialect in (
+DIALECTS: dict[str, tuple[Dialect, ...]] = {
+    "labels": (
         Dialect(
             "label-file",
-            "labels",
             "the labels are the lines of the file beside it",
             "TweetEval, `train_labels.txt` beside `train_text.txt`",
             lambda file: file.label_file,
@@ -62,7 +59,6 @@ DIALECTS = {
         ),
         Dialect(
             "class-files",
-            "labels",
             "a file per class, with a text per line",
             "rt-polarity and SUBJ, `rt-polarity.neg`",
             partial(labels.find_classes, in_folders=False),
@@ -70,7 +66,6 @@ DIALECTS = {
         ),
         Dialect(
             "class-folders",
-            "labels",
             "a folder per class, with a text per file",
             "IMDB and 20 Newsgroups, `neg/0_3.txt`",
             partial(labels.find_classes, in_folders=True),
@@ -78,7 +73,6 @@ DIALECTS = {
         ),
         Dialect(
             "annotations",
-            "labels",
             "labels as an annotation tool writes them",
             'Label Studio, Prodigy and spaCy, `{"text": "a mill", "cats": {"good": 1, "bad": 0}}`',
             labels.name_annotations,
@@ -86,7 +80,6 @@ DIALECTS = {
         ),
         Dialect(
             "label-first",
-            "labels",
             "the first word of each line is its label",
             "TREC and fastText, `DESC:manner How did serfdom develop ?`",
             labels.have_labels_first,
@@ -94,7 +87,6 @@ DIALECTS = {
         ),
         Dialect(
             "label-last",
-            "labels",
             "what follows the last @ of each line is its label",
             "Financial PhraseBank, `Sales rose .@positive`",
             labels.have_labels_last,
@@ -102,15 +94,15 @@ DIALECTS = {
         ),
         Dialect(
             "trees",
-            "labels",
             "each line is a tree; the label of its root and its words are read",
             "Stanford Sentiment Treebank, `(3 (2 Good) (4 film))`",
             labels.are_trees,
             lambda file: file.split_lines(labels.split_tree, "a tree such as (3 (2 Good) (4 film))"),
         ),
+    ),
+    "words": (
         Dialect(
             "conll-2012",
-            "words",
             "words are read from column 4, entities in brackets from column 11",
             "OntoNotes, `bc/a 0 0 Bonn NNP (S* - - - Ann (GPE) -`",
             words.is_conll_2012,
@@ -118,7 +110,6 @@ DIALECTS = {
         ),
         Dialect(
             "numbered-words",
-            "words",
             "column 1 numbers the words: words are read from column 2, tags from the first column of spans after it",
             "GermEval 2014 and Universal NER, `1 Ada B-PER O`",
             words.has_numbered_words,
@@ -126,7 +117,6 @@ DIALECTS = {
         ),
         Dialect(
             "tags-first",
-            "words",
             "column 1 has the tags and column 2 the words",
             "the MIT movie corpus, `B-ACTOR Ada`",
             words.has_tags_first,
@@ -134,7 +124,6 @@ DIALECTS = {
         ),
         Dialect(
             "brackets",
-            "words",
             "brackets of spans become IOB2",
             "CoNLL-2005, `Ada (A0*` and `King *)`",
             words.has_brackets,
@@ -142,7 +131,6 @@ DIALECTS = {
         ),
         Dialect(
             "language-prefix",
-            "words",
             "the language code before each word is removed",
             "WikiANN, `en:Paris B-LOC`",
             words.has_language_prefix,
@@ -150,7 +138,6 @@ DIALECTS = {
         ),
         Dialect(
             "word-table",
-            "words",
             "a table with a word per row, whose first line names its columns",
             "Kaggle's NER corpus, `Sentence #,Word,POS,Tag`",
             lambda file: ", ".join(map(repr, filter(None, file.table or ()))),
@@ -158,7 +145,6 @@ DIALECTS = {
         ),
         Dialect(
             "brat",
-            "words",
             "a text, and its entities in the .ann beside it",
             "brat, `T1<tab>PER 0 4<tab>Anna`",
             lambda file: file.annotations is not None,
@@ -166,7 +152,6 @@ DIALECTS = {
         ),
         Dialect(
             "pubtator",
-            "words",
             "titles and abstracts, and lines with their entities",
             "PubTator, `227508|t|Naloxone reverses`",
             lambda file: file.is_pubtator,
@@ -174,15 +159,15 @@ DIALECTS = {
         ),
         Dialect(
             "parallel-lines",
-            "words",
             "a sentence per line; its tags are the lines of the file beside it",
             "SNIPS and ATIS, `seq.out` beside `seq.in`",
             lambda file: file.tag_file,
             words.read_parallel,
         ),
+    ),
+    "fields": (
         Dialect(
             "token-lists",
-            "fields",
             "lists of words and tags under other names",
             'the hub\'s CoNLL-2003, `{"tokens": ["Ada"], "ner_tags": ["B-PER"]}`',
             lambda columns: columns.name(words.TOKEN_LISTS),
@@ -190,15 +175,15 @@ DIALECTS = {
         ),
         Dialect(
             "char-spans",
-            "fields",
             "texts, and their entities as spans of characters",
             'doccano, Label Studio, Prodigy, spaCy and CLUENER, `{"text": "Ada", "label": [[0, 3, "PER"]]}`',
             lambda columns: columns.name(words.TEXTS_WITH_SPANS),
             lambda columns: columns.first(words.TEXTS_WITH_SPANS) or words.TEXTS_WITH_SPANS[0],
         ),
+    ),
+    "questions": (
         Dialect(
             "mrqa",
-            "questions",
             "answers that its authors found have their places, others stand in `answers`",
             'MRQA, `"detected_answers": [{"text": "1921", "char_spans": [[23, 26]]}]`',
             questions.is_mrqa,
@@ -206,15 +191,15 @@ DIALECTS = {
         ),
         Dialect(
             "newsqa",
-            "questions",
             "the answer is what most annotators chose",
             'NewsQA, `"questions": [{"q": "Who?", "consensus": {"s": 32, "e": 37}}]`',
             questions.is_newsqa,
             questions.convert_newsqa,
         ),
+    ),
+    "json": (
         Dialect(
             "json-lines",
-            "json",
             "a .json file with an object per line",
             'CLUE and many programs, `{"text": "a mill", "label": "x"}`',
             lambda document: document.has_lines,
@@ -222,7 +207,6 @@ DIALECTS = {
         ),
         Dialect(
             "json-columns",
-            "json",
             "an object of columns, each with a value per row",
             'pandas, `{"text": {"0": "a mill"}, "label": {"0": "x"}}`',
             lambda document: bool(document.columns),
@@ -230,15 +214,15 @@ DIALECTS = {
         ),
         Dialect(
             "json-member",
-            "json",
             "the rows are a member of the object",
             'the hub\'s API, `{"version": 1, "data": [{"text": "a mill", "label": "x"}]}`',
             lambda document: document.has_array and repr(document.name_array(document.root)),
             JsonDocument.read_array,
         ),
+    ),
+    "rows": (
         Dialect(
             "json-lists",
-            "rows",
             "each row is a list: the values of the task's columns in order, texts first",
             'CLINC150 and spaCy, `["a mill", "x"]`',
             lambda row: row.is_list,
@@ -246,19 +230,18 @@ DIALECTS = {
         ),
         Dialect(
             "parallel-lists",
-            "rows",
             "each row has several questions, in lists of equal length",
             'RACE, `{"questions": ["Who?", "When?"], "answers": ["B", "A"]}`',
             lambda row: row.is_parallel,
             JsonRow.in_parallel,
         ),
-    )
+    ),
 }
-"""The layouts by name."""
+"""The layouts by part, in the order of `PARTS`."""
 
 
 def dialects_of(parts: Collection[str]) -> list[str]:
-    return [dialect.name for dialect in DIALECTS.values() if dialect.part in parts]
+    return [dialect.name for part in parts for dialect in DIALECTS[part]]
 
 
 def check_dialect(name: str | None, parts: Collection[str]) -> None:
@@ -274,10 +257,9 @@ def recognize(part: str, head: Any, place: str, given: str | None) -> Dialect | 
     """
     if given == PLAIN:
         return None
-    if given and DIALECTS[given].part == part:
-        return DIALECTS[given]
-    of_part = [dialect for dialect in DIALECTS.values() if dialect.part == part]
-    fitting = [(dialect, found) for dialect in of_part if (found := dialect.recognize(head))]
+    if named := [dialect for dialect in DIALECTS[part] if dialect.name == given]:
+        return named[0]
+    fitting = [(dialect, found) for dialect in DIALECTS[part] if (found := dialect.recognize(head))]
     if len(fitting) > 1:
         flags = " or ".join(f"--dialect {dialect.name} ({dialect.says})" for dialect, _ in fitting)
         raise ValueError(f"{place}: expected one layout, got a file that fits {len(fitting)}; name one: {flags}")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertwright.tables.dialects import DIALECTS, PLAIN, recognize
+from bertwright.tables.dialects import PLAIN, dialects_of, recognize
 from bertwright.tables.file_splits import is_part, read_part
 from bertwright.tables.json_rows import describe_type
 from bertwright.tables.label_dialects import ANSWER, OF_PRODIGY, UnlabeledFile
@@ -38,7 +38,7 @@ def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) ->
     if not schema.label or schema.dialect == PLAIN:
         files: Sequence[InputFile] = list_inputs([path], formats=TABLE_FORMATS, suffix=schema.suffix)
     else:
-        listed = list_labeled_inputs([path], formats=TABLE_FORMATS, suffix=schema.suffix)
+        listed = list_labeled_inputs(path, formats=TABLE_FORMATS, suffix=schema.suffix)
         neighbours = list_neighbours(listed, partial(_has_all_columns, schema=schema))
         files = neighbours.tables
     for file in files:
@@ -83,7 +83,7 @@ def _find_unlabeled(
     if neighbours is None:
         return None
     codec = TextCodec(schema.encoding)
-    is_named = schema.dialect in DIALECTS and DIALECTS[schema.dialect].part == "labels"
+    is_named = schema.dialect in dialects_of(["labels"])
     missing = MissingColumnError(f"{file.path}: --dialect {schema.dialect}")
     try:
         first = next(read_file_rows(file, schema, codec, ReadStats()), None)

@@ -71,6 +71,10 @@ class ChoicePrediction(NamedTuple):
         return self.probabilities[self.choice]
 
 
+Examples = Sequence[ChoiceExample]
+Predictions = Sequence[ChoicePrediction]
+
+
 @dataclass(frozen=True)
 class MultipleChoice(TableTask[ChoiceExample, ChoicePrediction]):
     """The ending that continues a prompt, out of several."""
@@ -213,28 +217,28 @@ class MultipleChoice(TableTask[ChoiceExample, ChoicePrediction]):
         assert number is not None
         return int(number) - self.first_label
 
-    def with_labels_of(self, examples: Sequence[ChoiceExample]) -> Self:
+    def with_labels_of(self, examples: Examples) -> Self:
         """Return the task unchanged: the score of an ending does not depend on its index."""
         if not examples:
             raise ValueError("no examples to learn from")
         return self
 
-    def check(self, examples: Sequence[ChoiceExample]) -> None:
+    def check(self, examples: Examples) -> None:
         known_labels(examples)
 
-    def warnings(self, examples: Sequence[ChoiceExample], paths: Sequence[str] = ()) -> list[str]:
+    def warnings(self, examples: Examples, paths: Sequence[str] = ()) -> list[str]:
         is_counted = self.first_label == 0 and not self.label_is_ending
         if is_counted and len(examples) > 20 and all(example.label for example in examples):
             return ["the first ending is never the right one; if endings are counted from 1, set --first-label 1"]
         return []
 
-    def group_keys(self, examples: Sequence[ChoiceExample]) -> Sequence[Hashable]:
+    def group_keys(self, examples: Examples) -> Sequence[Hashable]:
         return [example.prompt for example in examples]
 
-    def texts(self, examples: Sequence[ChoiceExample]) -> Iterator[str]:
+    def texts(self, examples: Examples) -> Iterator[str]:
         return (text for example in examples for text in (example.prompt, *example.endings))
 
-    def encode(self, examples: Sequence[ChoiceExample], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
+    def encode(self, examples: Examples, tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         count, first = len(examples[0].endings), examples[0].location
         for example in examples:
             _check_number_of_endings(example.endings, example.location, count, first)
@@ -251,7 +255,7 @@ class MultipleChoice(TableTask[ChoiceExample, ChoicePrediction]):
         counts = np.bincount(train.labels, minlength=int(encoded.item_counts[0])).astype(np.float32)
         return np.tile(counts, encoded.num_items)[:, None]  # N · W × 1
 
-    def decode(self, examples: Sequence[ChoiceExample], encoded: Encoded, outputs: Outputs) -> list[ChoicePrediction]:
+    def decode(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[ChoicePrediction]:
         probabilities = softmax(outputs.reshape(len(examples), -1))
         best = probabilities.argmax(1).tolist()
         return [ChoicePrediction(choice, tuple(row)) for choice, row in zip(best, probabilities.tolist(), strict=True)]
@@ -259,12 +263,10 @@ class MultipleChoice(TableTask[ChoiceExample, ChoicePrediction]):
     def log_probabilities(self, outputs: Floats, encoded: Encoded) -> Floats:
         return log_softmax_of_groups(outputs, encoded.item_counts)
 
-    def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> dict[str, float]:
+    def score(self, examples: Examples, predictions: Predictions) -> dict[str, float]:
         return {"accuracy": scores.accuracy(known_labels(examples), [prediction.choice for prediction in predictions])}
 
-    def example_scores(
-        self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]
-    ) -> ExampleScores:
+    def example_scores(self, examples: Examples, predictions: Predictions) -> ExampleScores:
         return score_each(self, examples, predictions)
 
     def to_record(self, example: ChoiceExample, prediction: ChoicePrediction) -> dict[str, Any]:
@@ -289,7 +291,7 @@ class MultipleChoice(TableTask[ChoiceExample, ChoicePrediction]):
         }
         return {"location": example.location, "prompt": example.prompt} | endings
 
-    def count_gold(self, examples: Sequence[ChoiceExample]) -> Mapping[str, int]:
+    def count_gold(self, examples: Examples) -> Mapping[str, int]:
         return Counter(f"ending {label + self.first_label}" for label in sorted(known_labels(examples)))
 
     def display(self, predicted: Sequence[tuple[ChoiceExample, ChoicePrediction]]) -> list[DisplayTable]:
