@@ -93,9 +93,7 @@ class VectorObjective:
             return losses.squared_errors(cosines, scores.to(cosines.dtype))
         if name == "contrastive":
             return losses.online_contrastive(cosines, scores)
-        if name == "cosent":
-            return losses.rank_scores(cosines, scores, scale)
-        raise ValueError(f"vector_loss = {name!r}: no loss of a whole step")
+        return losses.rank_scores(cosines, scores, scale)  # cosent
 
     def make_ranking(self, rows: Tensor) -> RankingBatch:
         """Find anchors, columns, targets and the pairs that are no negatives, in the texts of a step."""

@@ -134,31 +134,28 @@ class MultipleChoice(TableTask[ChoiceExample, ChoicePrediction]):
         return cls(max_length=max_positions) if record.head.kind == "choice" else None
 
     def read(self, path: str, labeled: bool = True) -> Iterator[ChoiceExample]:
-        in_list = len(self.endings) == 1
         offset = 1 if self.start is None else 2
-        rows = read_rows(path, self._schema(labeled))
+        read = read_rows(path, self._schema(labeled))
+        rows = ((location, row, self._endings_in(row[offset:], location)) for location, row in read)
         shown = list(islice(rows, ROWS_SHOWN))
         # The usual number of endings, if nearly all have it: a few questions of ARC have three or five.
-        numbers = [len(self._list(row[offset], place)) for place, row in shown] if in_list else []
-        usual = mode(numbers) if numbers else 0
-        count = usual if 10 * sum(number != usual for number in numbers) <= len(numbers) else 0
-        leaves_out = labeled and count > 0
+        numbers = [len(endings) for _, _, endings in shown]
+        usual = mode(numbers)
+        is_usual = 10 * sum(number != usual for number in numbers) <= len(numbers)
+        count = usual if is_usual else numbers[0]
         first, left_out = "", list[str]()
-        for location, row in chain(shown, rows):
-            begin = "" if self.start is None else f"{row[1]} "
-            endings = self._list(row[offset], location) if in_list else row[offset : offset + len(self.endings)]
-            count = count or len(endings)
-            if leaves_out and len(endings) not in (0, 1, count):
+        for location, row, endings in chain(shown, rows):
+            if labeled and is_usual and len(endings) not in (0, 1, count):
                 left_out.append(location)
                 continue
             first = first or location
             _check_number_of_endings(endings, location, count, first)
-            choice = None
+            begin = "" if self.start is None else f"{row[1]} "
+            choice: int | None = None
             if labeled and self.label_is_ending:
                 choice = self.endings.index(self.label)
             elif labeled:
-                keys = _keys_of(row[offset]) if in_list else []
-                key = row[-1]
+                keys, key = _keys_of(row[offset]), row[-1]
                 choice = self._find_key(key, keys, location) if keys else self._parse_choice(key, count, location)
             yield ChoiceExample(row[0], tuple(begin + ending for ending in endings), choice, location)
         if left_out:
@@ -182,7 +179,11 @@ class MultipleChoice(TableTask[ChoiceExample, ChoicePrediction]):
         others = {"hint": hint, "dialect": self.dialect, "in_parallel": True, "allow_nulls": True}
         return self.make_schema((), tuple(columns), **others)
 
-    def _list(self, value: Any, location: str) -> list[str]:
+    def _endings_in(self, values: Sequence[Any], location: str) -> Sequence[str]:
+        """Return the endings of a row; `values`: of the columns after the texts that begin them."""
+        if len(self.endings) > 1:
+            return values[: len(self.endings)]
+        value = values[0]
         if isinstance(value, list) and all(isinstance(ending, dict) and "text" in ending for ending in value):
             value = [ending["text"] for ending in value]  # as CommonsenseQA publishes its choices
         if not isinstance(value, list) or not all(isinstance(ending, str) for ending in value):
