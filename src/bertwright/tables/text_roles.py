@@ -187,7 +187,7 @@ def find_roles(path: str, options: TableOptions) -> TextRoles:
             f"{path}: no positive for {roles.negatives[0]!r}; the columns are {list_names(names)}; {WAY_OUT}"
         )
     if roles.positive is None and roles.label is None:
-        others = [name for name in roles.ignored if _is_text_column(path, name, options)]
+        others = _text_columns(path, roles.ignored, options)
         if roles.score is not None or others:
             raise ValueError(
                 f"{path}: {roles.anchor!r} is the anchor, but which of {list_names(others or names)} belongs to it? "
@@ -243,7 +243,7 @@ def _chosen_roles(columns: Sequence[str], names: Sequence[str], path: str) -> Te
 
 def _roles_in_order(path: str, names: Sequence[str], options: TableOptions) -> TextRoles:
     """Return roles by the order of the columns: anchor, positive, negatives, and a score if the last is a number."""
-    texts = [name for name in names if _is_text_column(path, name, options)]
+    texts = _text_columns(path, names, options)
     numbers = [name for name in names if name not in texts]
     if not texts:
         raise ValueError(f"{path}: no column of texts; the columns are {list_names(names)}; {WAY_OUT}")
@@ -266,17 +266,21 @@ def _check_header(path: str, names: Sequence[str]) -> None:
         )
 
 
-def _is_text_column(path: str, name: str, options: TableOptions) -> bool:
-    """Return whether the first rows have texts in a column that are not all numbers."""
-    values = [row[0] for row in _peek(path, (name,), options)]
-    texts = [value for value in values if isinstance(value, str) and value.strip()]
-    return len(texts) > 0 and not all(parse_number(text) is not None for text in texts)
+def _text_columns(path: str, names: Sequence[str], options: TableOptions) -> list[str]:
+    """Return the columns in which the first rows have texts that are not all numbers."""
+    found = set[str]()
+    for row in _peek(path, names, options):
+        pairs = zip(names, row, strict=True)
+        found |= {
+            name for name, value in pairs if isinstance(value, str) and value.strip() and parse_number(value) is None
+        }
+    return [name for name in names if name in found]
 
 
 def _find_sentences(path: str, names: Sequence[str], options: TableOptions) -> list[str]:
     """Return the columns that have texts of several words, or lists of them, in the first rows."""
     found = set[str]()
-    for row in _peek(path, names, options) if names else ():
+    for row in _peek(path, names, options):
         for name, value in zip(names, row, strict=True):
             texts = value if isinstance(value, list) else [value]
             if any(isinstance(text, str) and " " in text.strip() for text in texts):
@@ -285,8 +289,9 @@ def _find_sentences(path: str, names: Sequence[str], options: TableOptions) -> l
 
 
 def _peek(path: str, names: Sequence[str], options: TableOptions) -> Iterator[Sequence[Any]]:
-    """Yield the values of some columns in the first rows; an object may lack them."""
-    return (row for _, row in islice(read_rows(path, options.schema(names, names)), PEEKED_ROWS))
+    """Yield the values of some columns in the first rows, if there are any; an object may lack them."""
+    rows = read_rows(path, options.schema(names, names)) if names else ()
+    return (row for _, row in islice(rows, PEEKED_ROWS))
 
 
 def _make_rows(roles: TextRoles, values: Mapping[str, Any], location: str) -> list[TextRow]:

@@ -159,12 +159,12 @@ def check_stdin_alone(inputs: Sequence[str]) -> None:
         )
 
 
-def read_stdin(codec: TextCodec, stats: ReadStats) -> Iterator[str]:
+def read_stdin(codec: TextCodec) -> Iterator[str]:
     """Yield the text of standard input in blocks of 1 MB; raises the errors of `decode_blocks`."""
     if sys.stdin is None:
         raise ValueError("standard input is closed; pipe text into the command, or give a file")
     stream = sys.stdin.buffer
-    return _decode_all(STDIN_NAME, iter(lambda: stream.read(BLOCK), b""), codec, stats, 0)
+    return _decode_all(STDIN_NAME, iter(lambda: stream.read(BLOCK), b""), codec, ReadStats(), 0)
 
 
 def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: ReadStats, offset: int) -> Iterator[str]:
