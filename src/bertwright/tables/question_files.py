@@ -16,7 +16,7 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -45,7 +45,8 @@ TRUTH = {"true": True, "1": True, "false": False, "0": False, "": False}
 ID_NAME = re.compile(r"_?id|(gu|uu|u|q|qa|qas|query|question|example)_?id|idx|number", re.IGNORECASE)
 
 
-class QuestionFormat(NamedTuple):
+@dataclass(frozen=True)
+class QuestionFormat:
     """The form of a file with questions."""
 
     encoding: str = "utf-8"
@@ -55,15 +56,12 @@ class QuestionFormat(NamedTuple):
     """Name of the layout; None: recognized."""
 
 
-DEFAULT_FORM = QuestionFormat()
-
-
-def read_questions(path: str, labeled: bool = True, form: QuestionFormat = DEFAULT_FORM) -> Iterator[QaExample]:
+def read_questions(path: str, labeled: bool = True, form: QuestionFormat = QuestionFormat()) -> Iterator[QaExample]:
     """Read the questions of a file, folder or glob, in order; without `labeled`, answers are ignored.
 
-    Raises ValueError with file, line or article and
-    question for invalid JSON or another structure, and, if `labeled`, for a question without a list of answers and for
-    an empty question or context. To predict, both may be empty, but ids must differ.
+    Raises ValueError with file, line or article and question for invalid JSON or another structure, and, if `labeled`,
+    for a question without a list of answers and for an empty question or context. To predict, both may be empty, but
+    ids must differ.
     """
     seen: set[str] = set()
     repeated: list[str] = []

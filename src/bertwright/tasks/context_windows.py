@@ -29,9 +29,6 @@ class Spans(NamedTuple):
     first: Ints
     last: Ints
 
-    def take(self, chosen: Ints) -> Spans:
-        return Spans(self.scores[chosen], self.first[chosen], self.last[chosen])
-
 
 class Contexts(NamedTuple):
     """The contexts of Q questions as M tokens; a context of several questions is tokenized once."""

@@ -369,7 +369,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
         if len(found) == 1:
             return found[0]
         joined = Spans(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
-        return joined.take(np.lexsort((joined.last, joined.first, -joined.scores))[: self.n_best_size])
+        best = np.lexsort((joined.last, joined.first, -joined.scores))[: self.n_best_size]
+        return Spans(joined.scores[best], joined.first[best], joined.last[best])
 
     def _choose_answer(self, context: str, spans: Spans, offsets: npt.NDArray[np.int32], null_score: float) -> Answer:
         starts: list[Any] = offsets[spans.first, 0].tolist()
