@@ -216,8 +216,10 @@ class WordFile:
 
     def read(self, words: int | None = None, tags: int | None = None) -> Iterator[TagExample]:
         """Read the sentences from these columns, from 0, unless the user named others."""
-        pairs = zip(self.columns, (self.given.words, self.given.tags), (words, tags), strict=True)
-        columns = [column if named or n is None else column._replace(number=n) for column, named, n in pairs]
+        columns = [
+            column if named or n is None else column._replace(number=n, name=f"column {n + (n >= 0)}")
+            for column, named, n in zip(self.columns, (self.given.words, self.given.tags), (words, tags), strict=True)
+        ]
         return sentences_of_columns(self.path, chain(self._first, self._sentences), columns[: 1 + self.labeled])
 
     def read_from(self, words: int | None = None, tags: int | None = None) -> Iterator[TagExample]:
