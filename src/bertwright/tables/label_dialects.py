@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from bertwright.tables.neighbours import MAPPING, Neighbours
-from bertwright.tables.schema import Location, MissingColumnError, Row, TableSchema, leave_out_rows
+from bertwright.tables.schema import LocatedRows, Location, MissingColumnError, Row, TableSchema, leave_out_rows
 from bertwright.text.decoding import read_texts
 from bertwright.text.sources import InputFile, find_file
 
@@ -210,21 +210,16 @@ def read_annotations(file: UnlabeledFile) -> Iterator[Row]:
         yield number, (*row[:place], labels_of_annotation(row[place]))
 
 
-def leave_out_unannotated(
-    rows: Iterator[tuple[Location, tuple[Any, ...]]], path: str
-) -> Iterator[tuple[Location, tuple[Any, ...]]]:
+def leave_out_unannotated(rows: LocatedRows[Location], path: str) -> LocatedRows[Location]:
     """Yield the rows of Label Studio, with True added, whose last value has an annotation that was not cancelled."""
-
-    def mark() -> Iterator[tuple[Location, tuple[Any, ...]]]:
-        row: tuple[Any, ...]
-        for location, row in rows:
-            yield location, (*row, _is_annotated(row[-1]))
-
-    return leave_out_rows(mark(), path, ANNOTATIONS, (False,), "empty or cancelled")
+    marked = ((location, _mark_annotated(values)) for location, values in rows)
+    return leave_out_rows(marked, path, ANNOTATIONS, (False,), "empty or cancelled")
 
 
-def _is_annotated(value: Any) -> bool:
-    return not (isinstance(value, list) and all(isinstance(one, dict) and one.get("was_cancelled") for one in value))
+def _mark_annotated(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    last = values[-1]
+    is_empty = isinstance(last, list) and all(isinstance(one, dict) and one.get("was_cancelled") for one in last)
+    return (*values, not is_empty)
 
 
 def _join_decisions(rows: Iterator[Row], texts: int, file: UnlabeledFile) -> Iterator[Row]:

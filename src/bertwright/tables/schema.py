@@ -13,6 +13,7 @@ SHOWN_NAMES = 20
 NAME_CHARACTERS = 40  # a message truncates longer column names: without a header, they are whole texts
 
 Location = TypeVar("Location", int, str)  # of a row: its number, or file and line
+LocatedRows = Iterator[tuple[Location, tuple[Any, ...]]]
 Row = tuple[int, tuple[Any, ...]]  # line (in a Parquet file the row, from 1) where it starts; values of the columns
 
 
@@ -83,8 +84,8 @@ def first_names(read: Callable[[TableSchema], Iterator[object]], schema: TableSc
 
 
 def leave_out_rows(
-    rows: Iterator[tuple[Location, tuple[Any, ...]]], path: str, field: str, marks: Sequence[object], described: str
-) -> Iterator[tuple[Location, tuple[Any, ...]]]:
+    rows: LocatedRows[Location], path: str, field: str, marks: Sequence[object], described: str
+) -> LocatedRows[Location]:
     """Yield the rows whose last value, the `field`, is none of the marks; then warn of how many there were of those.
 
     `described`: the marks for people.
