@@ -30,7 +30,8 @@ class RowFormat(NamedTuple):
     """A format of rows."""
 
     read: Callable[[InputFile, TableSchema, TextCodec, ReadStats, NumberedLines], Iterator[Row]]
-    """A function that reads a file, or some of its lines, which are decoded when it asks for them."""
+    """A function that reads a file, or some of its lines, which are decoded when it asks for them. All formats have the
+    same arguments, whether they need them or not."""
     unit: str = "line"
     """What the number of a row counts."""
     may_be_compressed: bool = True

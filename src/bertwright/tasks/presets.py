@@ -18,10 +18,10 @@ from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
+from bertwright.tasks.table_task import TableTask
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
-from bertwright.tasks.text_task import TextTask
 from bertwright.text.sources import check_unique
 
 SPLITS = ("train", "dev", "test")
@@ -186,7 +186,7 @@ class TaskSettings:
 
     def _splits_in(self, path: str) -> Splits:
         task: Any = self.build_task()
-        has_columns = isinstance(task, TextTask | MultipleChoice | Embedding) and task.header
+        has_columns = isinstance(task, TableTask) and task.header
         return splits_in(path, task.format, task.encoding, has_columns)
 
     def warn_of_splits(self, split: str) -> None:
