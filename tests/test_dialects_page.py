@@ -22,7 +22,7 @@ def make_page() -> str:
     lines = [HEAD]
     for part, heading in PARTS.items():
         lines += [f"## {heading}", "", "| `--dialect` | what is read | as in |", "|---|---|---|"]
-        lines += [f"| `{one.name}` | {one.says} | {one.example} |" for one in DIALECTS.values() if one.part == part]
+        lines += [f"| `{one.name}` | {one.says} | {one.example} |" for one in DIALECTS[part]]
         lines.append("")
     return "\n".join(lines)
 

@@ -19,7 +19,7 @@ from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.bert import Bert, open_model
 from bertwright.inference.distill import DistillSettings, check_inputs, distill, fit_size, save_layers
-from bertwright.tasks.classifier_distillation import soft_cross_entropy
+from bertwright.tasks.classification import soft_cross_entropy
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.teacher_outputs import OutputRecord, write_record
 from bertwright.training.optimizer_settings import OptimizerSettings

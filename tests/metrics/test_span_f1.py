@@ -91,11 +91,6 @@ def test_iob1_and_iob2_spell_the_same_spans(tags):
     assert [tag[0] == "B" for tag in iob2] == [index in starts for index in range(len(tags))]
 
 
-def test_bilou_is_bioes_with_other_letters():
-    assert to_canonical_scheme(["B-X", "I-X", "L-X", "U-Y", "O"], "bioes") == ("B-X", "I-X", "E-X", "S-Y", "O")
-    assert to_canonical_scheme(["L-X", "NN"], "none") == ("L-X", "NN")
-
-
 @pytest.mark.parametrize(
     ("sequences", "scheme"),
     [

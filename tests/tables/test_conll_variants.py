@@ -70,6 +70,13 @@ def test_numbered_words_are_read_from_the_second_column_and_a_warning_names_it(t
     assert read(tmp_path / "train.tsv", labeled=False)[0].words == ("Ada", "kam")
 
 
+def test_a_word_that_a_numbered_file_lacks_is_an_error_with_its_column(tmp_path):
+    (tmp_path / "train.tsv").write_text("1\tAda\tB-PER\tO\n2\t\tO\tO\n\n")
+
+    with pytest.raises(ValueError, match=r"train\.tsv, line 2: no value \(''\) in column 2"):
+        read(tmp_path / "train.tsv")
+
+
 def test_tags_before_their_words_are_recognized(tmp_path):
     (tmp_path / "engtrain.bio").write_text("O\tshow\nB-ACTOR\tAda\n\n" * 2)  # the MIT movie corpus
 

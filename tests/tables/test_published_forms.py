@@ -282,11 +282,6 @@ def test_archive_that_names_a_place_before_its_start_is_damaged(tmp_path: Path) 
         rows_of(path)
 
 
-@pytest.mark.filterwarnings("ignore:.*read as json-member")
-def test_objects_beside_a_list_of_columns_are_rows_as_they_are(tmp_path: Path) -> None:
-    assert rows_of(write(tmp_path / "a.json", {"columns": ["text", "label"], "data": OBJECTS})) == ROWS
-
-
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
 def test_excels_first_line_names_the_separator(tmp_path: Path, name: str, separator: str) -> None:

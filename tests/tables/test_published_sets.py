@@ -123,6 +123,15 @@ def test_splits_in_a_column_are_read_by_the_option_that_names_the_file(tmp_path:
         rows_of(f"{path}#extra")
 
 
+def test_splits_in_a_column_of_queries_are_read_by_the_option_that_names_the_file(tmp_path: Path) -> None:
+    rows = "".join(f"{split},{split} query,text {label},{label}\n" for split in ("train", "dev") for label in (1, 0))
+    path = str(write(tmp_path / "a.csv", f"split,query,text,label\n{rows}"))
+    settings = TaskSettings("reranking", train=(path,), dev=(path,))
+    for split in ("train", "dev"):
+        (example,) = read_examples(settings.build_task(), settings, split)
+        assert (example.query, example.grades) == (f"{split} query", (1, 0))
+
+
 def test_rows_whose_label_is_missing_are_left_out_and_counted(tmp_path: Path) -> None:
     path = write(tmp_path / "olid.tsv", "tweet\tsubtask_b\na\tTIN\nb\tNULL\nc\tUNT\n")  # level B of OLID
     with pytest.warns(UserWarning, match=r"'subtask_b' is missing .*: 1$"):

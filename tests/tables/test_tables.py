@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import format_label, read_rows
-from bertwright.tasks.classification import Classification
 from helpers import ALL_DATA, SAMPLES, write_hub_file
 
 BOTH = TableSchema(("text",), ("label",))
@@ -125,12 +124,6 @@ def test_row_with_another_separator_raises_an_error(tmp_path: Path) -> None:
 def test_misspelled_column_of_a_file_with_semicolons_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no column 'inhal'; did you mean \"inhalt\"\?$"):
         rows_of(tmp_path / "a.csv", "id;inhalt\n1;a\n", TableSchema(("inhal",)))
-
-
-def test_task_reads_a_file_with_semicolons(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("text;label\nGut, sehr gut.;ja\nNaja.;nein\n")
-    examples = list(Classification().read(str(tmp_path / "a.csv")))
-    assert [(example.text, example.label) for example in examples] == [("Gut, sehr gut.", "ja"), ("Naja.", "nein")]
 
 
 def test_blank_line_in_a_table_of_one_column_is_an_empty_value(tmp_path: Path) -> None:

@@ -280,8 +280,3 @@ def test_hardness_weighs_all_wrong_answers_of_rows_without_own_ones() -> None:
     expected = torch.nn.functional.cross_entropy(logits, torch.tensor([0, 2, 3]))
     value = our_loss(rows, vector_loss="ranking", hardness=5.0)(vectors)
     assert float(value.detach()) == pytest.approx(float(expected.detach()), abs=1e-6)
-
-
-def test_a_loss_that_is_not_known_is_refused() -> None:
-    with pytest.raises(ValueError, match="vector_loss = 'tsdae'"):
-        our_loss(make_rated(), vector_loss="tsdae")(make_vectors(18))

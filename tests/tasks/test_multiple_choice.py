@@ -16,7 +16,6 @@ from transformers import BertTokenizerFast
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tasks.collation import collate
 from bertwright.tasks.multiple_choice import ChoiceExample, ChoicePrediction, MultipleChoice
-from bertwright.tasks.task_folder import TASK_FILE, from_fields, write_task
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import ALL_DATA, SAMPLES, uncased_vocabulary, write_file
@@ -128,13 +127,6 @@ def test_probabilities_sum_to_1_per_question() -> None:
     assert first.probabilities == pytest.approx((0.25, 0.75))
     assert second.probabilities == pytest.approx((0.5, 0.5))
     assert task.score(examples, [first, ChoicePrediction(1, (0.0, 1.0))]) == {"accuracy": 0.5}
-
-
-def test_task_survives_a_round_trip_through_a_file(tmp_path: Path) -> None:
-    write_task(tmp_path, CODAH)
-    fields = json.loads((tmp_path / TASK_FILE).read_text())
-    assert fields.pop("kind") == "multiple-choice"
-    assert from_fields(MultipleChoice, fields, tmp_path / TASK_FILE) == CODAH
 
 
 @pytest.mark.parametrize("data", ALL_DATA)

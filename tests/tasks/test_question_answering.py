@@ -23,7 +23,6 @@ from bertwright.tasks.collation import collate
 from bertwright.tasks.context_windows import max_context_window
 from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.question_answering import Answer, Candidate, EncodedQuestions, QuestionAnswering
-from bertwright.tasks.task_folder import TASK_FILE, from_fields, write_task
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from helpers import ALL_DATA, uncased_vocabulary
@@ -584,14 +583,6 @@ def test_any_answer_to_a_question_without_one_is_wrong() -> None:
     assert scores == {
         "exact_match": 0.5, "f1": 0.5, "has_answer_exact_match": 1, "has_answer_f1": 1, "no_answer_accuracy": 0,
     }  # fmt: skip
-
-
-def test_task_survives_a_round_trip_through_a_folder(tmp_path: Path) -> None:
-    task = replace(SMALL, allow_no_answer=True, threshold=-1.25)
-    write_task(tmp_path, task)
-    values = json.loads((tmp_path / TASK_FILE).read_text())
-    assert values.pop("kind") == "question-answering"
-    assert from_fields(QuestionAnswering, values, tmp_path / TASK_FILE) == task
 
 
 @pytest.mark.parametrize(

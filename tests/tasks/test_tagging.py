@@ -29,7 +29,6 @@ from bertwright.tables.tagged_sentences import with_document_context
 from bertwright.tasks.collation import collate
 from bertwright.tasks.prediction import predict_chunks, predict_logits
 from bertwright.tasks.tagging import TAG_HEADS, Entity, Tagging, TagPrediction
-from bertwright.tasks.task_folder import from_fields, write_task
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 from helpers import PUBLISHED, SAMPLES, needs_data, uncased_vocabulary
@@ -474,14 +473,6 @@ def test_scheme_labels_and_metric_follow_from_the_training_tags(task, sequences,
     assert fitted.metric in fitted.score(
         examples, [TagPrediction(one.words, to_canonical_scheme(one.tags, scheme), (), ()) for one in examples]
     )
-
-
-def test_fitted_task_survives_a_round_trip(tmp_path):
-    task = Tagging(words="form", context=True).with_labels_of([make_labeled("B-A", "O")])
-    write_task(tmp_path, task)
-    values = json.loads((tmp_path / "task.json").read_text())
-    assert values.pop("kind") == "tagging"
-    assert from_fields(Tagging, values, tmp_path) == task
 
 
 @pytest.mark.parametrize(

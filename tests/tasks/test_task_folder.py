@@ -51,7 +51,7 @@ TASKS = {
     "multi-label": MultiLabel(label_columns=("a b", "c"), metric="macro_f1", threshold=0.25, labels=("a b", "c")),
     "regression": Regression(text="sätze", max_length=7, metric="pearson"),
     "multiple-choice": MultipleChoice(prompt="sent1", start="sent2", endings=("a", "b"), first_label=1),
-    "tagging": Tagging(words="form", tags="upos", scheme="none", metric="accuracy", labels=("NOUN", "VERB", "X")),
+    "tagging": Tagging(words="form", scheme="none", context=True, metric="accuracy", labels=("NOUN", "VERB", "X")),
     "question-answering": QuestionAnswering(allow_no_answer=True, threshold=-1.25, n_best_size=3, max_length=200),
     "reranking": Reranking(columns=("anchor=q", "positive=a"), ranking_loss="margin", metric="map", max_length=50),
 }

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -151,7 +150,7 @@ def test_the_settings_of_a_preset_decide_the_keys_of_its_task_alone(
 
     before = keys()
     preset = PRESETS["conll2003"]
-    monkeypatch.setitem(PRESETS, "conll2003", preset._replace(build=partial(preset.build, max_length=32)))
+    monkeypatch.setitem(PRESETS, "conll2003", preset._replace(task=replace(preset.task, max_length=32)))
     assert keys()["sst2"] == before["sst2"]
     assert not keys()["conll2003"] & before["conll2003"]
 

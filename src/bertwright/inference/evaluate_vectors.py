@@ -13,7 +13,7 @@ from bertwright.inference.bert import embedding_warnings, load_in
 from bertwright.inference.text_vectors import embed_by_role
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
-from bertwright.metrics.ranking_scores import DEPTH, score_rankings
+from bertwright.metrics.ranking_scores import DEPTH
 from bertwright.metrics.statistics import Difference, compare
 from bertwright.search.bm25 import Bm25
 from bertwright.search.fusion import fuse_rankings
@@ -21,7 +21,7 @@ from bertwright.tables.neighbours import is_retrieval_folder
 from bertwright.tables.retrieval_folders import RetrievalSet
 from bertwright.tables.text_roles import read_text_table
 from bertwright.tasks.embedding import Embedding
-from bertwright.tasks.embedding_scores import VectorScores, name_documents, name_ranking_scores, rank_by_vectors
+from bertwright.tasks.embedding_scores import VectorScores, name_documents, rank_by_vectors, score_ranked
 from bertwright.tasks.labeled_texts import LabeledTexts, read_labeled_texts, score_vectors
 from bertwright.tasks.score_formats import make_score_table
 from bertwright.tasks.unknown_rates import InputCounts
@@ -70,10 +70,7 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
                     systems[name] = score_vectors(texts, embed, train)
         if texts.kind == "retrieval":
             rankings |= _rank_otherwise(settings, texts.data, rankings[settings.model], context, reporter)
-            systems = {
-                name: name_ranking_scores(score_rankings(found, texts.data.judgements), "cosine_")
-                for name, found in rankings.items()
-            }
+            systems = {name: score_ranked(found, texts.data.judgements) for name, found in rankings.items()}
         best = systems[settings.model]
         differences = {name: compare(best.metric, best.examples, other.examples) for name, other in systems.items()}
         del differences[settings.model]

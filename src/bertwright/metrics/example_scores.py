@@ -28,7 +28,6 @@ class ExampleScores(NamedTuple):
     """N × K."""
 
     def save(self, path: Path) -> None:
-        """Write the numbers as an .npz file of float32, atomically."""
         with atomic_file(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, formula=self.formula, values=self.values.astype(np.float32))
 
@@ -76,10 +75,7 @@ def _average_precision(pairs: Floats, weights: Floats) -> Floats:
     """
     labels, values = pairs.T
     _, groups = np.unique(-values, return_inverse=True)
-    order = np.argsort(groups, kind="stable")
-    starts = np.searchsorted(groups[order], np.arange(groups.max() + 1))
-    counts = np.add.reduceat(weights[:, order], starts, axis=1)  # D, distinct scores
-    hits = np.add.reduceat((weights * labels)[:, order], starts, axis=1)
+    counts, hits = _sum_groups(weights, groups), _sum_groups(weights * labels, groups)  # D, distinct scores
     precisions = _divide(np.cumsum(hits, axis=1), np.cumsum(counts, axis=1))
     return _divide((precisions * hits).sum(1), hits.sum(1))
 
@@ -87,11 +83,17 @@ def _average_precision(pairs: Floats, weights: Floats) -> Floats:
 def _ranks(values: Floats, weights: Floats) -> Floats:
     """Return the rank of each of N values in each of D samples, D × N; equal values have their mean rank."""
     _, groups = np.unique(values, return_inverse=True)  # N
-    order = np.argsort(groups, kind="stable")
-    starts = np.searchsorted(groups[order], np.arange(groups.max() + 1))
-    counts = np.add.reduceat(weights[:, order], starts, axis=1)  # D, distinct values
+    counts = _sum_groups(weights, groups)
     ranks: Floats = (np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, groups]
     return ranks
+
+
+def _sum_groups(weights: Floats, groups: npt.NDArray[np.intp]) -> Floats:
+    """Sum the weights D × N of the examples of each group; `groups`: the number of each example's, from 0."""
+    order = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups[order], np.arange(groups.max() + 1))
+    sums: Floats = np.add.reduceat(weights[:, order], starts, axis=1)
+    return sums
 
 
 def _divide(numerator: Floats, denominator: Floats) -> Floats:

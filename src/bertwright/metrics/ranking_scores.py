@@ -26,7 +26,6 @@ class RankingScores(NamedTuple):
 
     @property
     def means(self) -> dict[str, float]:
-        """The mean of each score over the queries."""
         return dict(zip(NAMES, self.values.mean(0).tolist(), strict=True))
 
 
@@ -67,5 +66,4 @@ def score_ranking(found: Sequence[int], judged: Iterable[int]) -> tuple[float, .
 
 
 def _dcg(gains: Floats) -> float:
-    """Return the discounted cumulative gain."""
     return float((gains / np.log2(np.arange(2, len(gains) + 2))).sum())

@@ -55,6 +55,11 @@ class LabelScores(NamedTuple):
     examples: int
     """Number of examples that have the label."""
 
+    @classmethod
+    def of(cls, hits: int, found: int, actual: int) -> LabelScores:
+        """Compute the scores from the numbers of right, predicted and true ones; an undefined share is 0."""
+        return cls(hits / max(found, 1), hits / max(actual, 1), 2 * hits / max(found + actual, 1), actual)
+
 
 def score_labels(y_true: Sequence[str], y_pred: Sequence[str], labels: Sequence[str]) -> dict[str, LabelScores]:
     """Compute the scores of each label; an undefined share is 0.
@@ -64,19 +69,7 @@ def score_labels(y_true: Sequence[str], y_pred: Sequence[str], labels: Sequence[
     """
     actual, found = Counter(y_true), Counter(y_pred)
     hits = Counter(label for label, guess in zip(y_true, y_pred, strict=True) if label == guess)
-    return {
-        label: LabelScores(
-            _share(hits[label], found[label]),
-            _share(hits[label], actual[label]),
-            _share(2 * hits[label], found[label] + actual[label]),
-            actual[label],
-        )
-        for label in labels
-    }
-
-
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
+    return {label: LabelScores.of(hits[label], found[label], actual[label]) for label in labels}
 
 
 def multi_label_scores(y_true: npt.NDArray[np.bool_], y_pred: npt.NDArray[np.bool_]) -> dict[str, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import mode
 from typing import NamedTuple, Self
 
@@ -51,7 +50,6 @@ class Line(NamedTuple):
 
 
 def read_column_lines(path: str, encoding: str) -> Iterator[Line]:
-    """Yield the lines of a file."""
     for number, text in split_lines(path, read_text(path, encoding)):
         yield Line(number, text.rstrip("\r"))
 
@@ -114,7 +112,6 @@ class Column(NamedTuple):
         return cls(number - 1 if number > 0 else number, f"column {asked}", blank)
 
     def value(self, cells: list[str]) -> str:
-        """Return the value of this column in a row's cells."""
         cell = cells[self.number]
         if self.key:
             return dict(pair.partition("=")[::2] for pair in cell.strip(" ").split("|")).get(self.key, "O")
@@ -135,13 +132,18 @@ def sentences_of_columns(
 
     Raises ValueError with file and line for missing values, rows of unequal length and running text.
     """
-    check, rows, num_trailing = RunningTextCheck(path), list[Row](), 0
+    rows, num_trailing = list[Row](), 0
+    # Of running text only the first word of each paragraph would be read: each sentence is one line without a tab.
+    single_lines, num_columns = True, 0
     for document, whole_rows in sentences:
         rows = _without_blank_ends(whole_rows, len(columns))
         num_trailing += sum(map(Row.__ne__, rows, whole_rows))
         values = list(zip(*[_values(row, columns, path) for row in rows], strict=True))
         _check_num_columns(rows, path)
-        check.add(rows)
+        single_lines = single_lines and len(rows) == 1 and "\t" not in rows[0].text
+        if single_lines and num_columns not in (0, len(rows[0].cells)):
+            raise _running_text_error(path, rows)
+        num_columns = len(rows[0].cells)
         yield TagExample(
             words=values[0],
             tags=values[1] if len(columns) > 1 else None,
@@ -153,8 +155,8 @@ def sentences_of_columns(
         raise ValueError(f"{path}: no sentence in it; a broken download or export?")
     if num_trailing:
         warnings.warn(f"{path}: {num_trailing:,} lines end in blank cells, which are ignored", stacklevel=1)
-    if len(columns) == 1:  # without tags, nothing else tells columns from text
-        check.finish(rows)
+    if len(columns) == 1 and single_lines and num_columns != 1:  # without tags, nothing else tells columns from text
+        raise _running_text_error(path, rows)
 
 
 def rows_by_sentence(
@@ -171,37 +173,11 @@ def rows_by_sentence(
             yield document, rows
 
 
-@dataclass
-class RunningTextCheck:
-    """A check for running text: only the first word of each paragraph would be read.
-
-    Every sentence of such a file is one line without a tab, and the lines have different numbers of columns.
-    """
-
-    path: str
-    single_lines: bool = True
-    """True as long as every sentence is one line without a tab."""
-    num_columns: int = 0
-    """Number of columns of these lines; 0 before the first one."""
-
-    def add(self, rows: list[Row]) -> None:
-        """Count the rows of the next sentence. Raises ValueError if the file is running text."""
-        self.single_lines = self.single_lines and len(rows) == 1 and "\t" not in rows[0].text
-        if self.single_lines:
-            if self.num_columns not in (0, len(rows[0].cells)):
-                raise self._error(rows)
-            self.num_columns = len(rows[0].cells)
-
-    def finish(self, last_rows: list[Row]) -> None:
-        """Raise ValueError if all sentences are single lines of the same number of columns, more than one."""
-        if self.single_lines and self.num_columns != 1:
-            raise self._error(last_rows)
-
-    def _error(self, rows: list[Row]) -> ValueError:
-        return ValueError(
-            f"{self.path}, line {rows[0].number}: running text? Expected columns of words and tags, one word per line; "
-            "if sentences have one word only, separate the columns by tabs"
-        )
+def _running_text_error(path: str, rows: list[Row]) -> ValueError:
+    return ValueError(
+        f"{path}, line {rows[0].number}: running text? Expected columns of words and tags, one word per line; if "
+        "sentences have one word only, separate the columns by tabs"
+    )
 
 
 def conllu_rows(block: list[Line]) -> list[Row]:

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any
 
 from bertwright.tables.schema import Row, TableSchema, missing_column_error
-from bertwright.text.decoding import ReadStats
+from bertwright.text.decoding import ReadStats, TextCodec
 from bertwright.text.lines import MAX_CHARACTERS
 from bertwright.text.sources import InputFile
 
@@ -21,7 +21,7 @@ _LIMIT_LOCK = threading.RLock()  # held while `csv.field_size_limit` is raised
 
 
 def read_delimited_rows(
-    file: InputFile, schema: TableSchema, stats: ReadStats, numbered_lines: Iterable[tuple[int, str]]
+    file: InputFile, schema: TableSchema, codec: TextCodec, stats: ReadStats, numbered_lines: Iterable[tuple[int, str]]
 ) -> Iterator[Row]:
     """Yield the rows of a delimited table.
 

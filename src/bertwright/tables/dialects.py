@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from bertwright.base.settings import did_you_mean
@@ -16,6 +17,7 @@ from bertwright.tables import label_dialects as labels
 from bertwright.tables import question_dialects as questions
 from bertwright.tables import word_dialects as words
 from bertwright.tables.json_documents import JsonDocument, JsonRow
+from bertwright.tables.standoff import read_brat, read_pubtator
 
 PLAIN = "plain"  # says that nothing may be recognized
 PARTS = {
@@ -26,11 +28,8 @@ PARTS = {
     "json": "Files of .json",
     "rows": "Rows of .jsonl and .json",
 }
-"""What is recognized, each by itself, with a heading for people."""
-
-
-def _nothing(head: Any) -> str:
-    return ""
+"""What is recognized, each by itself, with a heading for people. The part of a layout decides what describes the head
+of a file, and what the layout's `rows` returns."""
 
 
 @dataclass(frozen=True)
@@ -38,94 +37,79 @@ class Dialect:
     """A layout of files."""
 
     name: str
-    part: str
-    """One of `PARTS`; decides what describes the head of a file, and what `rows` returns."""
     says: str
     """Clause for people."""
     example: str
     """A data set or a program that writes it, and a line of it."""
-    recognize: Callable[[Any], bool]
-    """A function that says whether the head of a file is in this layout."""
+    recognize: Callable[[Any], str | bool | None]
+    """A function that returns what in the head of a file shows this layout, such as the file with the labels, or True;
+    nothing for a file in another layout."""
     rows: Callable[..., Any]
     """A function that reads the file."""
-    detail: Callable[[Any], str] = _nothing
-    """A function that names what was found in a file, such as the file with the labels."""
 
 
-DIALECTS = {
-    dialect.name: dialect
-    for dialect in (
+DIALECTS: dict[str, tuple[Dialect, ...]] = {
+    "labels": (
         Dialect(
             "label-file",
-            "labels",
             "the labels are the lines of the file beside it",
             "TweetEval, `train_labels.txt` beside `train_text.txt`",
-            labels.has_label_file,
+            lambda file: file.label_file,
             labels.join_labels,
-            lambda file: str(file.label_file),
         ),
         Dialect(
             "class-files",
-            "labels",
             "a file per class, with a text per line",
             "rt-polarity and SUBJ, `rt-polarity.neg`",
-            labels.is_class_file,
+            partial(labels.find_classes, in_folders=False),
             labels.add_class,
-            lambda file: file.neighbours.class_names,
         ),
         Dialect(
             "class-folders",
-            "labels",
             "a folder per class, with a text per file",
             "IMDB and 20 Newsgroups, `neg/0_3.txt`",
-            labels.is_in_class_folder,
+            partial(labels.find_classes, in_folders=True),
             labels.add_class,
-            lambda file: file.neighbours.class_names,
         ),
         Dialect(
             "annotations",
-            "labels",
             "labels as an annotation tool writes them",
             'Label Studio, Prodigy and spaCy, `{"text": "a mill", "cats": {"good": 1, "bad": 0}}`',
-            labels.is_annotated,
+            labels.name_annotations,
             labels.read_annotations,
-            lambda file: repr((labels.find_annotations(file) or ("", ""))[1]),
         ),
         Dialect(
             "label-first",
-            "labels",
             "the first word of each line is its label",
             "TREC and fastText, `DESC:manner How did serfdom develop ?`",
             labels.have_labels_first,
-            labels.split_first,
+            lambda file: file.split_lines(labels.split_first, "a label and a text"),
         ),
         Dialect(
             "label-last",
-            "labels",
             "what follows the last @ of each line is its label",
             "Financial PhraseBank, `Sales rose .@positive`",
             labels.have_labels_last,
-            labels.split_last,
+            lambda file: file.split_lines(labels.split_last, "a text, @ and its label"),
         ),
         Dialect(
             "trees",
-            "labels",
             "each line is a tree; the label of its root and its words are read",
             "Stanford Sentiment Treebank, `(3 (2 Good) (4 film))`",
             labels.are_trees,
-            labels.read_trees,
+            lambda file: file.split_lines(labels.split_tree, "a tree such as (3 (2 Good) (4 film))"),
         ),
+    ),
+    "words": (
         Dialect(
             "conll-2012",
-            "words",
             "words are read from column 4, entities in brackets from column 11",
             "OntoNotes, `bc/a 0 0 Bonn NNP (S* - - - Ann (GPE) -`",
             words.is_conll_2012,
-            words.read_conll_2012,
+            lambda file: file.read_from(*words.CONLL_2012),
         ),
         Dialect(
             "numbered-words",
-            "words",
             "column 1 numbers the words: words are read from column 2, tags from the first column of spans after it",
             "GermEval 2014 and Universal NER, `1 Ada B-PER O`",
             words.has_numbered_words,
@@ -133,15 +117,13 @@ DIALECTS = {
         ),
         Dialect(
             "tags-first",
-            "words",
             "column 1 has the tags and column 2 the words",
             "the MIT movie corpus, `B-ACTOR Ada`",
             words.has_tags_first,
-            words.read_tags_first,
+            lambda file: file.read_from(1, 0),
         ),
         Dialect(
             "brackets",
-            "words",
             "brackets of spans become IOB2",
             "CoNLL-2005, `Ada (A0*` and `King *)`",
             words.has_brackets,
@@ -149,7 +131,6 @@ DIALECTS = {
         ),
         Dialect(
             "language-prefix",
-            "words",
             "the language code before each word is removed",
             "WikiANN, `en:Paris B-LOC`",
             words.has_language_prefix,
@@ -157,59 +138,52 @@ DIALECTS = {
         ),
         Dialect(
             "word-table",
-            "words",
             "a table with a word per row, whose first line names its columns",
             "Kaggle's NER corpus, `Sentence #,Word,POS,Tag`",
-            words.is_word_table,
-            words.read_word_table,
             lambda file: ", ".join(map(repr, filter(None, file.table or ()))),
+            lambda file: file.read_table(),
         ),
         Dialect(
             "brat",
-            "words",
             "a text, and its entities in the .ann beside it",
             "brat, `T1<tab>PER 0 4<tab>Anna`",
-            words.is_brat,
-            words.read_brat,
+            lambda file: file.annotations is not None,
+            read_brat,
         ),
         Dialect(
             "pubtator",
-            "words",
             "titles and abstracts, and lines with their entities",
             "PubTator, `227508|t|Naloxone reverses`",
-            words.is_pubtator,
-            words.read_pubtator,
+            lambda file: file.is_pubtator,
+            read_pubtator,
         ),
         Dialect(
             "parallel-lines",
-            "words",
             "a sentence per line; its tags are the lines of the file beside it",
             "SNIPS and ATIS, `seq.out` beside `seq.in`",
-            words.has_tag_file,
+            lambda file: file.tag_file,
             words.read_parallel,
-            lambda file: str(file.tag_file),
         ),
+    ),
+    "fields": (
         Dialect(
             "token-lists",
-            "fields",
             "lists of words and tags under other names",
             'the hub\'s CoNLL-2003, `{"tokens": ["Ada"], "ner_tags": ["B-PER"]}`',
-            words.has_token_lists,
-            words.find_token_lists,
-            lambda columns: " and ".join(map(repr, words.find_token_lists(columns))),
+            lambda columns: columns.name(words.TOKEN_LISTS),
+            lambda columns: columns.first(words.TOKEN_LISTS) or words.TOKEN_LISTS[0],
         ),
         Dialect(
             "char-spans",
-            "fields",
             "texts, and their entities as spans of characters",
             'doccano, Label Studio, Prodigy, spaCy and CLUENER, `{"text": "Ada", "label": [[0, 3, "PER"]]}`',
-            words.has_spans,
-            words.find_spans,
-            lambda columns: " and ".join(map(repr, words.find_spans(columns))),
+            lambda columns: columns.name(words.TEXTS_WITH_SPANS),
+            lambda columns: columns.first(words.TEXTS_WITH_SPANS) or words.TEXTS_WITH_SPANS[0],
         ),
+    ),
+    "questions": (
         Dialect(
             "mrqa",
-            "questions",
             "answers that its authors found have their places, others stand in `answers`",
             'MRQA, `"detected_answers": [{"text": "1921", "char_spans": [[23, 26]]}]`',
             questions.is_mrqa,
@@ -217,15 +191,15 @@ DIALECTS = {
         ),
         Dialect(
             "newsqa",
-            "questions",
             "the answer is what most annotators chose",
             'NewsQA, `"questions": [{"q": "Who?", "consensus": {"s": 32, "e": 37}}]`',
             questions.is_newsqa,
             questions.convert_newsqa,
         ),
+    ),
+    "json": (
         Dialect(
             "json-lines",
-            "json",
             "a .json file with an object per line",
             'CLUE and many programs, `{"text": "a mill", "label": "x"}`',
             lambda document: document.has_lines,
@@ -233,7 +207,6 @@ DIALECTS = {
         ),
         Dialect(
             "json-columns",
-            "json",
             "an object of columns, each with a value per row",
             'pandas, `{"text": {"0": "a mill"}, "label": {"0": "x"}}`',
             lambda document: bool(document.columns),
@@ -241,16 +214,15 @@ DIALECTS = {
         ),
         Dialect(
             "json-member",
-            "json",
             "the rows are a member of the object",
             'the hub\'s API, `{"version": 1, "data": [{"text": "a mill", "label": "x"}]}`',
-            lambda document: document.has_array,
+            lambda document: document.has_array and repr(document.name_array(document.root)),
             JsonDocument.read_array,
-            lambda document: repr(document.name_array(document.root)),
         ),
+    ),
+    "rows": (
         Dialect(
             "json-lists",
-            "rows",
             "each row is a list: the values of the task's columns in order, texts first",
             'CLINC150 and spaCy, `["a mill", "x"]`',
             lambda row: row.is_list,
@@ -258,20 +230,18 @@ DIALECTS = {
         ),
         Dialect(
             "parallel-lists",
-            "rows",
             "each row has several questions, in lists of equal length",
             'RACE, `{"questions": ["Who?", "When?"], "answers": ["B", "A"]}`',
             lambda row: row.is_parallel,
             JsonRow.in_parallel,
         ),
-    )
+    ),
 }
-"""The layouts by name."""
+"""The layouts by part, in the order of `PARTS`."""
 
 
 def dialects_of(parts: Collection[str]) -> list[str]:
-    """Return the names of the layouts of some parts."""
-    return [dialect.name for dialect in DIALECTS.values() if dialect.part in parts]
+    return [dialect.name for part in parts for dialect in DIALECTS[part]]
 
 
 def check_dialect(name: str | None, parts: Collection[str]) -> None:
@@ -287,18 +257,18 @@ def recognize(part: str, head: Any, place: str, given: str | None) -> Dialect | 
     """
     if given == PLAIN:
         return None
-    if given and DIALECTS[given].part == part:
-        return DIALECTS[given]
-    found = [dialect for dialect in DIALECTS.values() if dialect.part == part and dialect.recognize(head)]
-    if len(found) > 1:
-        flags = " or ".join(f"--dialect {dialect.name} ({dialect.says})" for dialect in found)
-        raise ValueError(f"{place}: expected one layout, got a file that fits {len(found)}; name one: {flags}")
-    for dialect in found:
-        detail = dialect.detail(head)
-        clause = f"{dialect.says}: {detail}" if detail else dialect.says
+    if named := [dialect for dialect in DIALECTS[part] if dialect.name == given]:
+        return named[0]
+    fitting = [(dialect, found) for dialect in DIALECTS[part] if (found := dialect.recognize(head))]
+    if len(fitting) > 1:
+        flags = " or ".join(f"--dialect {dialect.name} ({dialect.says})" for dialect, _ in fitting)
+        raise ValueError(f"{place}: expected one layout, got a file that fits {len(fitting)}; name one: {flags}")
+    for dialect, found in fitting:
+        clause = f"{dialect.says}: {found}" if isinstance(found, str) else dialect.says
         warnings.warn(
             f"{place}: read as {dialect.name} ({clause}; as in {dialect.example}); --dialect {dialect.name} says so, "
             f"--dialect {PLAIN} reads it as it stands",
             stacklevel=1,
         )
-    return found[0] if found else None
+        return dialect
+    return None

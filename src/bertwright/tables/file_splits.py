@@ -12,8 +12,8 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 from bertwright.base.files import read_bytes
-from bertwright.tables.row_formats import read_file_rows
-from bertwright.tables.schema import MissingColumnError, Row, TableSchema
+from bertwright.tables.row_formats import file_names, read_file_rows
+from bertwright.tables.schema import Row, TableSchema
 from bertwright.text.decoding import ReadStats, TextCodec
 from bertwright.text.sources import InputFile, expand_files, find_file, is_remote, split_member
 
@@ -146,9 +146,4 @@ def _split_in(name: str) -> str:
 
 
 def _split_column(file: InputFile, schema: TableSchema) -> str | None:
-    try:
-        probe = replace(schema, texts=(), values=("",), label="")
-        next(read_file_rows(file, probe, TextCodec(schema.encoding), ReadStats()), None)
-    except MissingColumnError as error:
-        return next(filter(SPLIT_COLUMN.fullmatch, error.columns), None)
-    return None
+    return next(filter(SPLIT_COLUMN.fullmatch, file_names(file, schema)), None)

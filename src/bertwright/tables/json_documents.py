@@ -1,4 +1,4 @@
-"""JSON documents: their rows as values, and the layouts in which programs write tables."""
+"""JSON documents: their rows as values, the layouts in which programs write tables, and values of a type."""
 
 from __future__ import annotations
 
@@ -256,13 +256,64 @@ def unzip(values: tuple[Any, ...], num_texts: int) -> list[tuple[Any, ...]]:
     return [tuple([value[n] if isinstance(value, list) else value for value in values]) for n in range(count)]
 
 
-def look_up(record: dict[str, Any], name: str) -> Any:
-    """Look up a name, or a path of names such as `labels.label`, in nested objects. Raises KeyError(name)."""
+def look_up(record: dict[str, Any], name: str, is_optional: bool = False) -> Any:
+    """Look up a name, or a path of names such as `labels.label`, in nested objects.
+
+    Raises KeyError(name) if it is missing, unless it `is_optional`: then returns None.
+    """
     if name in record:
         return record[name]
     value: Any = record
     for key in name.split("."):
         if not isinstance(value, dict) or key not in value:
+            if is_optional:
+                return None
             raise KeyError(name)
         value = value[key]
     return value
+
+
+# Values with their types, or an error that names the place
+
+
+def as_object(value: Any, location: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{location}: expected a JSON object, got {quote(value)}")
+    return value
+
+
+def member(value: Any, key: str, kind: type | tuple[type, ...], location: str) -> Any:
+    """Return a member of an object. Raises ValueError if it is missing or of another type; a bool is no number."""
+    members = as_object(value, location)
+    if key not in members:
+        raise ValueError(f'{location}: "{key}" is missing; found are {", ".join(members) or "none"}')
+    found = members[key]
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
+        raise ValueError(f'{location}: "{key}": expected {_EXPECTED[kind]}, got {quote(found)}')
+    return found
+
+
+_EXPECTED = {
+    str: "a text",
+    bool: "true or false",
+    list: "a list",
+    (list, dict): "a list",
+    (list, dict, str): "a list",
+    (str, int): "a text or a whole number",
+    (int, type(None)): "a whole number",
+}
+
+
+def text_member(value: Any, key: str, location: str) -> str:
+    text: str = member(value, key, str, location)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair, which UTF-8 cannot encode
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise ValueError(f'{location}: {half} in "{key}" is half a surrogate pair; fix the file') from None
+    return text
+
+
+def quote(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 40 else f"{text[:40]}…"

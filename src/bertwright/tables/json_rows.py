@@ -59,7 +59,7 @@ def _values(record: Any, row: JsonRow, text: str, codec: TextCodec, stats: ReadS
         hint = "; in an array of objects, or name another --dialect" if isinstance(record, list) else ""
         raise ValueError(f"{location}: expected a JSON object, got {type(record).__name__}{hint}")
     try:
-        values = tuple([_look_up_optional(record, name, schema) for name in schema.names])
+        values = tuple([look_up(record, name, name in schema.optional) for name in schema.names])
     except KeyError as error:
         raise missing_column_error(location, error.args[0], _list_paths(record), schema) from None
     for position, (name, value) in enumerate(zip(schema.texts, values, strict=False)):
@@ -74,16 +74,6 @@ def _values(record: Any, row: JsonRow, text: str, codec: TextCodec, stats: ReadS
         except RecursionError:
             raise ValueError(f"{location}: values nested too deeply") from None
     return values
-
-
-def _look_up_optional(record: dict[str, Any], name: str, schema: TableSchema) -> Any:
-    """Look up a column as `look_up` does; an optional one that the object lacks is None."""
-    try:
-        return look_up(record, name)
-    except KeyError:
-        if name in schema.optional:
-            return None
-        raise
 
 
 def describe_type(value: Any, column: str) -> str:

@@ -14,9 +14,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from bertwright.tables.neighbours import MAPPING, Neighbours
-from bertwright.tables.schema import Location, MissingColumnError, Row, TableSchema, leave_out_rows
-from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
-from bertwright.text.lines import split_lines
+from bertwright.tables.schema import LocatedRows, Location, MissingColumnError, Row, TableSchema, leave_out_rows
+from bertwright.text.decoding import read_texts
 from bertwright.text.sources import InputFile, find_file
 
 HEAD_LINES = 1_000  # lines that show what a file is
@@ -62,7 +61,7 @@ class UnlabeledFile:
     def head(self) -> list[tuple[int, str]]:
         """The first lines of a file whose lines may be texts."""
         is_text = self.file.format in (".txt", ".tsv") and len(self.schema.texts) == 1
-        return list(islice(self._read_lines(), HEAD_LINES)) if is_text else []
+        return list(islice(read_texts(self.file, self.schema.encoding), HEAD_LINES)) if is_text else []
 
     @property
     def holds_texts(self) -> bool:
@@ -84,10 +83,8 @@ class UnlabeledFile:
 
     def lines(self) -> Lines:
         """Yield number and text of the lines that are not blank; a short file is read once, with its head."""
-        return iter(self.head) if 0 < len(self.head) < HEAD_LINES else self._read_lines()
-
-    def _read_lines(self) -> Lines:
-        return _read_lines(self.file, TextCodec(self.schema.encoding))
+        is_short = 0 < len(self.head) < HEAD_LINES
+        return iter(self.head) if is_short else read_texts(self.file, self.schema.encoding)
 
     def read_table(self) -> Iterator[Row]:
         """Return its rows as a table without labels."""
@@ -102,23 +99,18 @@ class UnlabeledFile:
             return iter([(1, ("\n".join([line for _, line in self.lines()]),))])
         return ((number, (line,)) for number, line in self.lines())
 
-    def error(self, number: int, line: str, expected: str) -> ValueError:
-        return ValueError(
-            f"{self.file.path}, line {number}: expected {expected}, as in the lines before, got {line[:SHOWN]!r}; fix "
-            "the line, or read the file as it stands with --dialect plain"
-        )
-
-
-def _read_lines(file: InputFile, codec: TextCodec) -> Lines:
-    lines = ((n, line.strip()) for n, line in split_lines(file.path, decode_blocks(file, codec, ReadStats())))
-    return ((number, line) for number, line in lines if line)
+    def split_lines(self, split: Callable[[str], tuple[str, Any] | None], expected: str) -> Iterator[Row]:
+        """Yield text and label of each line as `split` returns them. Raises ValueError where it returns None."""
+        for number, line in self.lines():
+            if (parts := split(line)) is None:
+                raise ValueError(
+                    f"{self.file.path}, line {number}: expected {expected}, as in the lines before, got "
+                    f"{line[:SHOWN]!r}; fix the line, or read the file as it stands with --dialect plain"
+                )
+            yield number, parts
 
 
 # Labels in the names of files, and in files beside the table
-
-
-def has_label_file(file: UnlabeledFile) -> bool:
-    return file.label_file is not None
 
 
 def join_labels(file: UnlabeledFile) -> Iterator[Row]:
@@ -128,7 +120,7 @@ def join_labels(file: UnlabeledFile) -> Iterator[Row]:
     if is_labeled:
         if path is None:
             raise ValueError(f"{file.file.path}: no file with labels beside it, such as train-labels.txt; add it")
-        labels = list(_read_lines(find_file(path), TextCodec(file.schema.encoding)))
+        labels = list(read_texts(find_file(path), file.schema.encoding))
     file.neighbours.labels_read.add(path or "")
     names = _read_mapping(path, {label for _, label in labels}, file) if path and is_labeled else {}
     for count, (number, values) in enumerate(file.texts(), 1):
@@ -143,7 +135,7 @@ def _read_mapping(path: str, labels: set[str], file: UnlabeledFile) -> dict[str,
     if not beside.is_file():
         return {}
     file.neighbours.labels_read.add(str(beside))
-    lines = _read_lines(find_file(str(beside)), TextCodec(file.schema.encoding))
+    lines = read_texts(find_file(str(beside)), file.schema.encoding)
     names = {cells[0]: cells[1].strip() for _, line in lines if len(cells := line.split(None, 1)) == 2}
     if not labels <= names.keys() or len({*names.values()}) < len(names):
         return {}
@@ -151,12 +143,10 @@ def _read_mapping(path: str, labels: set[str], file: UnlabeledFile) -> dict[str,
     return names
 
 
-def is_class_file(file: UnlabeledFile) -> bool:
-    return file.class_name is not None and not file.neighbours.in_folders
-
-
-def is_in_class_folder(file: UnlabeledFile) -> bool:
-    return file.class_name is not None and file.neighbours.in_folders
+def find_classes(file: UnlabeledFile, in_folders: bool) -> str | None:
+    """Return the classes that files, or else their folders, are named after; None if they are not."""
+    is_named = file.class_name is not None and file.neighbours.in_folders == in_folders
+    return ", ".join(dict.fromkeys(file.neighbours.classes.values())) if is_named else None
 
 
 def add_class(file: UnlabeledFile) -> Iterator[Row]:
@@ -187,8 +177,9 @@ def find_annotations(file: UnlabeledFile) -> tuple[tuple[str, ...], str] | None:
     return (texts, others[0]) if OF_ANNOTATION & {*names} and len(others) == 1 else None
 
 
-def is_annotated(file: UnlabeledFile) -> bool:
-    return find_annotations(file) is not None
+def name_annotations(file: UnlabeledFile) -> str | None:
+    """Return the column of the annotations for people; None if the file has none."""
+    return (found := find_annotations(file)) and repr(found[1])
 
 
 def read_annotations(file: UnlabeledFile) -> Iterator[Row]:
@@ -219,21 +210,16 @@ def read_annotations(file: UnlabeledFile) -> Iterator[Row]:
         yield number, (*row[:place], labels_of_annotation(row[place]))
 
 
-def leave_out_unannotated(
-    rows: Iterator[tuple[Location, tuple[Any, ...]]], path: str
-) -> Iterator[tuple[Location, tuple[Any, ...]]]:
+def leave_out_unannotated(rows: LocatedRows[Location], path: str) -> LocatedRows[Location]:
     """Yield the rows of Label Studio, with True added, whose last value has an annotation that was not cancelled."""
-
-    def mark() -> Iterator[tuple[Location, tuple[Any, ...]]]:
-        row: tuple[Any, ...]
-        for location, row in rows:
-            yield location, (*row, _is_annotated(row[-1]))
-
-    return leave_out_rows(mark(), path, ANNOTATIONS, (False,), "empty or cancelled")
+    marked = ((location, _mark_annotated(values)) for location, values in rows)
+    return leave_out_rows(marked, path, ANNOTATIONS, (False,), "empty or cancelled")
 
 
-def _is_annotated(value: Any) -> bool:
-    return not (isinstance(value, list) and all(isinstance(one, dict) and one.get("was_cancelled") for one in value))
+def _mark_annotated(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    last = values[-1]
+    is_empty = isinstance(last, list) and all(isinstance(one, dict) and one.get("was_cancelled") for one in last)
+    return (*values, not is_empty)
 
 
 def _join_decisions(rows: Iterator[Row], texts: int, file: UnlabeledFile) -> Iterator[Row]:
@@ -278,27 +264,22 @@ def labels_of_annotation(value: Any) -> Any:
 # Labels within lines
 
 
-def _match_tree(line: str) -> re.Match[str] | None:
-    return TREE.fullmatch(line) if line.count("(") == line.count(")") else None
+def split_tree(line: str) -> tuple[str, str] | None:
+    """Return the words of a tree and the label of its root; None for another line."""
+    if line.count("(") != line.count(")") or not (tree := TREE.fullmatch(line)):
+        return None
+    text = " ".join(LEAF.findall(line))
+    for escape, character in ESCAPES.items():
+        text = text.replace(escape, character)
+    return text, tree[1]
 
 
 def are_trees(file: UnlabeledFile) -> bool:
     lines = file.labels_in_lines
-    return bool(lines) and all(_match_tree(line) for _, line in lines)
+    return bool(lines) and all(split_tree(line) for _, line in lines)
 
 
-def read_trees(file: UnlabeledFile) -> Iterator[Row]:
-    """Yield the words and the label at the root of trees."""
-    for number, line in file.lines():
-        if (tree := _match_tree(line)) is None:
-            raise file.error(number, line, "a tree such as (3 (2 Good) (4 film))")
-        text = " ".join(LEAF.findall(line))
-        for escape, character in ESCAPES.items():
-            text = text.replace(escape, character)
-        yield number, (text, tree[1])
-
-
-def _split_last(line: str) -> tuple[str, str] | None:
+def split_last(line: str) -> tuple[str, str] | None:
     """Return what is before the last @ and the word after it; None for another line."""
     text, _, label = line.rpartition(LABEL_MARK)
     return (text.rstrip(), label) if text and label and not re.search(r"\s", label) else None
@@ -306,40 +287,31 @@ def _split_last(line: str) -> tuple[str, str] | None:
 
 def have_labels_last(file: UnlabeledFile) -> bool:
     """Return whether lines end in few different words after @."""
-    parts = [_split_last(line) for _, line in file.labels_in_lines]
+    parts = [split_last(line) for _, line in file.labels_in_lines]
     labels = {part[1] for part in parts if part}
     return None not in parts and 1 < len(labels) <= len(parts) / 2
 
 
-def split_last(file: UnlabeledFile) -> Iterator[Row]:
-    """Split lines at the last @ into text and label."""
-    for number, line in file.lines():
-        if (part := _split_last(line)) is None:
-            raise file.error(number, line, f"a text, {LABEL_MARK} and its label")
-        yield number, part
+def split_first(line: str) -> tuple[str, Any] | None:
+    """Return the text and the label, which is the first word or what is before a tab; fastText's may be several."""
+    label, *rest = _cut_first(line)
+    if not rest or "\t" in rest[0]:
+        return None
+    (text,) = rest
+    more = MORE_LABELS.match(text) if label.startswith(FASTTEXT) else None
+    labels = [name.removeprefix(FASTTEXT) for name in (label, *(more[0].split() if more else ()))]
+    return text[more.end() :] if more else text, labels if len(labels) > 1 else labels[0]
 
 
 def have_labels_first(file: UnlabeledFile) -> bool:
     """Return whether all first words look like labels, or repeat (also in line 1, a header?) as few words of texts."""
-    parts = [_split_first(line) for _, line in file.labels_in_lines]
-    words = Counter(cells[0] for cells in parts)
+    lines = [line for _, line in file.labels_in_lines]
+    words = Counter(_cut_first(line)[0] for line in lines)
     total, singles = words.total(), sum(count == 1 for count in words.values())
-    repeats = 1 < len(words) <= total / 2 and singles <= total / 10 and words[parts[0][0]] > 1
+    repeats = 1 < len(words) <= total / 2 and singles <= total / 10 and words[_cut_first(lines[0])[0]] > 1
     is_labeled = bool(words) and (repeats or all(map(LABEL_WORD.fullmatch, words)))
-    return is_labeled and not are_trees(file) and all(len(cells) == 2 and "\t" not in cells[1] for cells in parts)
+    return is_labeled and not are_trees(file) and all(map(split_first, lines))
 
 
-def split_first(file: UnlabeledFile) -> Iterator[Row]:
-    """Split lines into text and label, which is the first word or what is before a tab; fastText's may be several."""
-    for number, line in file.lines():
-        cells = _split_first(line)
-        if len(cells) < 2 or "\t" in cells[1]:
-            raise file.error(number, line, "a label and a text")
-        label, text = cells
-        more = MORE_LABELS.match(text) if label.startswith(FASTTEXT) else None
-        labels = [name.removeprefix(FASTTEXT) for name in (label, *(more[0].split() if more else ()))]
-        yield number, (text[more.end() :] if more else text, labels if len(labels) > 1 else labels[0])
-
-
-def _split_first(line: str) -> list[str]:
+def _cut_first(line: str) -> list[str]:
     return line.split("\t" if "\t" in line else None, 1)

@@ -7,7 +7,6 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path, PurePath
 
 from bertwright.text.sources import (
@@ -50,11 +49,6 @@ class Neighbours:
     labels_read: set[str] = field(default_factory=set)
     """Files with labels that a table was read with."""
 
-    @cached_property
-    def class_names(self) -> str:
-        """The classes, for messages."""
-        return ", ".join(dict.fromkeys(self.classes.values()))
-
 
 def list_neighbours(files: Sequence[InputFile], is_table: Callable[[InputFile], bool]) -> Neighbours:
     """Sort the files of a path by their names.
@@ -94,16 +88,15 @@ def list_neighbours(files: Sequence[InputFile], is_table: Callable[[InputFile], 
     return Neighbours(tables, label_files, classes, in_folders, left_out)
 
 
-def list_labeled_inputs(inputs: Sequence[str], formats: Mapping[str, bool], suffix: str | None) -> list[InputFile]:
+def list_labeled_inputs(path: str, formats: Mapping[str, bool], suffix: str | None) -> list[InputFile]:
     """List the files of a path with labels as `list_inputs` does, and a folder per class as it is published.
 
     Beside folders of texts, whatever their suffix, other files and texts without a class are left out, with a warning.
     Files without a suffix, or all with foreign ones, are texts.
     """
-    path = inputs[0]
     is_set = Path(path).is_dir() or glob.has_magic(path)
     if suffix or is_remote(path) or not (is_set or (Path(path).is_file() and not split_suffixes(path)[0])):
-        return list_inputs(inputs, formats=formats, suffix=suffix)
+        return list_inputs([path], formats=formats, suffix=suffix)
     paths = [*expand_files(path)]
     tables = [name for name in paths if format_of(name) in formats and format_of(name) != ".txt"]
     foreign = [name for name in paths if format_of(name) not in (*formats, *WAYS_OUT)]

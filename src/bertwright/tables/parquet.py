@@ -9,7 +9,7 @@ from typing import Any
 
 from bertwright.base.files import open_binary
 from bertwright.tables.schema import Row, TableSchema, missing_column_error
-from bertwright.text.decoding import ReadStats
+from bertwright.text.decoding import ReadStats, TextCodec
 from bertwright.text.signatures import HEAD_BYTES, recognize
 from bertwright.text.sources import InputFile
 
@@ -20,11 +20,14 @@ NO_LABEL = -1  # written by `datasets` for a missing label, as in GLUE's test fi
 LabelNames = dict[int | None, str | None]  # number to name; None stays None
 
 
-def read_parquet_rows(file: InputFile, schema: TableSchema, stats: ReadStats) -> Iterator[Row]:
+def read_parquet_rows(
+    file: InputFile, schema: TableSchema, codec: TextCodec, stats: ReadStats, lines: Iterator[tuple[int, str]]
+) -> Iterator[Row]:
     """Yield the rows of a Parquet file, numbered from 1.
 
     A column may be a path such as `labels.label` into a struct column. Raises ValueError for missing columns, for
-    columns in `schema.texts` that are not strings, and for labels without a name in a column that has names.
+    columns in `schema.texts` that are not strings, and for labels without a name in a column that has names. The file
+    has no `lines`, and its texts no `codec`.
     """
     with file.local_path() as path:
         yield from _read_rows(file, path, schema, stats)
@@ -40,9 +43,9 @@ def _read_rows(file: InputFile, path: Path, schema: TableSchema, stats: ReadStat
         types = table.collect_schema()
         table = table.with_columns(
             [
-                _struct_field(name).alias(name)
+                field.alias(name)
                 for name in dict.fromkeys(names)
-                if name not in types and _is_struct_field(types, name)
+                if name not in types and (field := _struct_field(types, name)) is not None
             ]
         )
         types = table.collect_schema()
@@ -75,24 +78,16 @@ def _read_rows(file: InputFile, path: Path, schema: TableSchema, stats: ReadStat
         raise ValueError(f"{file.path}: not a readable Parquet file ({reason})") from None
 
 
-def _is_struct_field(types: Mapping[str, Any], name: str) -> bool:
-    """Return whether a name such as `labels.label` names a field of a struct column."""
-    column, *keys = name.split(".")
-    kind = types.get(column)
-    for key in keys:
-        kind = {field.name: field.dtype for field in getattr(kind, "fields", ())}.get(key)
-    return kind is not None
-
-
-def _struct_field(name: str) -> Any:
-    """Return the polars expression of a field of a struct column."""
+def _struct_field(types: Mapping[str, Any], name: str) -> Any:
+    """Return the polars expression of a field of a struct column, such as `labels.label`; None if there is none."""
     import polars
 
     column, *keys = name.split(".")
-    expression = polars.col(column)
+    kind, expression = types.get(column), polars.col(column)
     for key in keys:
+        kind = {field.name: field.dtype for field in getattr(kind, "fields", ())}.get(key)
         expression = expression.struct.field(key)
-    return expression
+    return None if kind is None else expression
 
 
 def _holds_integers(kind: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bertwright.tables.json_values import as_object, member
+from bertwright.tables.json_documents import as_object, member
 
 Node = dict[str, Any]  # an object of the tree
 Head = Sequence[Node]  # the first object of each level

@@ -16,14 +16,13 @@ import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from bertwright.tables.dialects import Dialect, recognize
-from bertwright.tables.json_documents import make_decoder
-from bertwright.tables.json_values import as_object, member, quote, text_member
+from bertwright.tables.json_documents import as_object, make_decoder, member, quote, text_member
 from bertwright.tables.qa_example import GoldAnswer, QaExample, list_first
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import TableSchema
@@ -46,7 +45,8 @@ TRUTH = {"true": True, "1": True, "false": False, "0": False, "": False}
 ID_NAME = re.compile(r"_?id|(gu|uu|u|q|qa|qas|query|question|example)_?id|idx|number", re.IGNORECASE)
 
 
-class QuestionFormat(NamedTuple):
+@dataclass(frozen=True)
+class QuestionFormat:
     """The form of a file with questions."""
 
     encoding: str = "utf-8"
@@ -56,15 +56,12 @@ class QuestionFormat(NamedTuple):
     """Name of the layout; None: recognized."""
 
 
-DEFAULT_FORM = QuestionFormat()
-
-
-def read_questions(path: str, labeled: bool = True, form: QuestionFormat = DEFAULT_FORM) -> Iterator[QaExample]:
+def read_questions(path: str, labeled: bool = True, form: QuestionFormat = QuestionFormat()) -> Iterator[QaExample]:
     """Read the questions of a file, folder or glob, in order; without `labeled`, answers are ignored.
 
-    Raises ValueError with file, line or article and
-    question for invalid JSON or another structure, and, if `labeled`, for a question without a list of answers and for
-    an empty question or context. To predict, both may be empty, but ids must differ.
+    Raises ValueError with file, line or article and question for invalid JSON or another structure, and, if `labeled`,
+    for a question without a list of answers and for an empty question or context. To predict, both may be empty, but
+    ids must differ.
     """
     seen: set[str] = set()
     repeated: list[str] = []
@@ -270,7 +267,6 @@ def _lines(path: str, encoding: str) -> Iterator[_Root]:
 
 
 def _first_objects(roots: Sequence[_Root]) -> Iterator[dict[str, Any]]:
-    """Yield the first object of each level of a tree."""
     node = roots[0].value if roots else None
     while isinstance(node, dict):
         yield node
@@ -318,14 +314,13 @@ def _check_kind(members: dict[str, Any], location: str) -> None:
 
 def _rows(path: str, labeled: bool, form: QuestionFormat) -> Iterator[_Record]:
     """Yield the questions of rows with columns, as in SQuAD's Parquet of the hub, or a table of answers."""
-    names = column_names(path, form.suffix, form.encoding)
+    columns = TableSchema(("question", "context"), encoding=form.encoding, suffix=form.suffix, allow_nulls=True)
+    names = column_names(path, columns)
     fields = [*filter(ID_NAME.fullmatch, names)][:1]
     if labeled:
         answers = next((name for name in ANSWER_NAMES if name in names), ANSWER_NAMES[0])
         fields += [answers, *(name for name in (*START_NAMES, "is_impossible") if name in names)]
-    texts = ("question", "context")
-    columns = TableSchema(texts, tuple(fields), encoding=form.encoding, suffix=form.suffix, allow_nulls=True)
-    context = ""
+    columns, context = replace(columns, values=tuple(fields)), ""
     for number, (location, row) in enumerate(read_rows(path, columns), 1):
         values = dict(zip(columns.names, row, strict=True))
         text = text_member(values, "context", location)

@@ -7,6 +7,7 @@ A folder has `corpus.jsonl` and `queries.jsonl` (`_id`, `text`, and a document's
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,11 +33,6 @@ class RetrievalSet(NamedTuple):
     """By query, the grade of each judged document; 0 or less: it is no answer."""
 
 
-def list_splits(folder: Path) -> list[str]:
-    """Return the names of the splits that have judgements."""
-    return sorted(path.name.partition(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*"))
-
-
 def list_texts(folder: Path) -> list[str]:
     """Return the files with the documents and the queries of a folder."""
     return [_require(folder, name) for name in (CORPUS, QUERIES)]
@@ -50,7 +46,7 @@ def read_retrieval_folder(folder: Path, split: str = "test") -> RetrievalSet:
     """
     corpus, asked = list_texts(folder)
     documents, queries = dict(_read_texts(corpus, "document")), dict(_read_texts(asked, "query"))
-    splits = list_splits(folder)
+    splits = sorted(path.name.partition(".tsv")[0] for path in (folder / QRELS).glob("*.tsv*"))
     if split not in splits:
         hint = did_you_mean(split, splits) if splits else f"{folder / QRELS} has none"
         raise ValueError(f"{folder}: no judgements of a split {split!r} ({QRELS}/{split}.tsv); {hint}")
@@ -86,11 +82,11 @@ def read_documents(path: str, column: str = "text") -> Iterator[tuple[str, str]]
         rows = read_text_table(path).rows
         yield from ((f"{Path(path).name}:{number}", row.anchor) for number, row in enumerate(rows, 1))
         return
-    names = column_names(path, None, "utf-8", dialect="plain")
+    schema = TableSchema((), (column,), hint="name it with --column", dialect="plain", allow_nulls=True)
+    names = column_names(path, schema)
     name = next((one for one in ID_NAMES if one in names), None)
     others = tuple(one for one in ("title", name) if one in names and one is not None)
-    schema = TableSchema((), (column, *others), hint="name it with --column", dialect="plain", allow_nulls=True)
-    for number, (location, values) in enumerate(read_rows(path, schema), 1):
+    for number, (location, values) in enumerate(read_rows(path, replace(schema, values=(column, *others))), 1):
         given = dict(zip((column, *others), values, strict=True))
         text = given[column]
         if not isinstance(text, str) or not text.strip():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from bertwright.base.settings import did_you_mean
@@ -13,6 +13,7 @@ SHOWN_NAMES = 20
 NAME_CHARACTERS = 40  # a message truncates longer column names: without a header, they are whole texts
 
 Location = TypeVar("Location", int, str)  # of a row: its number, or file and line
+LocatedRows = Iterator[tuple[Location, tuple[Any, ...]]]
 Row = tuple[int, tuple[Any, ...]]  # line (in a Parquet file the row, from 1) where it starts; values of the columns
 
 
@@ -73,9 +74,18 @@ class TableSchema:
         return self.names == ("",)
 
 
+def first_names(read: Callable[[TableSchema], Iterator[object]], schema: TableSchema) -> Sequence[str]:
+    """Return the names of the columns in the first row of a table that `read` opens; none if its rows are lists."""
+    try:
+        next(read(replace(schema, texts=(), values=("",), label="")), None)
+    except MissingColumnError as error:
+        return error.columns
+    return ()
+
+
 def leave_out_rows(
-    rows: Iterator[tuple[Location, tuple[Any, ...]]], path: str, field: str, marks: Sequence[object], described: str
-) -> Iterator[tuple[Location, tuple[Any, ...]]]:
+    rows: LocatedRows[Location], path: str, field: str, marks: Sequence[object], described: str
+) -> LocatedRows[Location]:
     """Yield the rows whose last value, the `field`, is none of the marks; then warn of how many there were of those.
 
     `described`: the marks for people.

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bertwright.tables.char_spans import CharSpan, count_in_characters
 from bertwright.tables.tag_example import TagExample
 
-Lines = Iterable[tuple[int, str]]
+if TYPE_CHECKING:
+    from bertwright.tables.tagged_sentences import WordFile
+
 BRAT_ENTITY = re.compile(r"T\S+\t(\S+) (\d+)(?: [\d; ]+)? (\d+)\t(.*)")  # of one in several parts, its whole extent
 PUBTATOR_TEXT = re.compile(r"([^|\t]+)\|[ta]\|(.*)")
 PUBTATOR_ENTITY = re.compile(r"[^|\t]+\t(\d+)\t(\d+)\t([^\t]*)\t([^\t]+)(\t.*)?")
@@ -25,44 +28,36 @@ def texts_of_annotations(files: Sequence[str]) -> list[str]:
     return [*dict.fromkeys(file for file in replaced if not (texts and file.endswith(".conf")))]
 
 
-def annotations_of(path: str) -> str | None:
-    """Return the .ann beside a .txt."""
-    beside = Path(path).with_suffix(".ann")
-    return str(beside) if path.endswith(".txt") and beside.is_file() else None
-
-
-def read_brat_file(path: str, labeled: bool, read_lines: Callable[[str], Lines]) -> Iterator[TagExample]:
+def read_brat(file: WordFile) -> Iterator[TagExample]:
     """Yield an example per line of the text."""
-    text = "\n".join(line for _, line in read_lines(path))
+    text = "\n".join(line for _, line in file.read_lines(file.path))
     spans = list[CharSpan]()
-    beside = annotations_of(path)
-    if labeled and beside is None:
-        raise ValueError(f"{path}: no .ann with its entities beside it; add it")
-    for number, line in read_lines(beside) if labeled and beside else ():
+    beside = file.annotations
+    if file.labeled and beside is None:
+        raise ValueError(f"{file.path}: no .ann with its entities beside it; add it")
+    for number, line in file.read_lines(beside) if file.labeled and beside else ():
         if line.startswith("T"):  # others are relations, events, attributes and notes
             if (entity := BRAT_ENTITY.fullmatch(line)) is None:
                 raise ValueError(f"{beside}, line {number}: expected an entity such as T1<tab>PER 0 4<tab>Anna")
             label, start, end, mention = entity.groups()
             is_whole = ";" not in line.split("\t")[1]
             spans.append(CharSpan(int(start), int(end), label, mention if is_whole else None))
-    yield from _examples(text, spans, path, beside or path, 0)
+    yield from _examples(text, spans, file.path, beside or file.path, 0)
 
 
-def read_pubtator_file(path: str, labeled: bool, lines: Lines) -> Iterator[TagExample]:
+def read_pubtator(file: WordFile) -> Iterator[TagExample]:
     """Yield an example for the title and one for the abstract of each document."""
-    texts, spans, first, document = list[str](), list[CharSpan](), 0, 0
-    for number, line in lines:
+    path, texts, spans, first, document = file.path, list[str](), list[CharSpan](), 0, 0
+    for number, line in chain(file.read_lines(path), [(0, "")]):  # a blank line ends the last document, too
         if found := PUBTATOR_TEXT.fullmatch(line):
             first = first if texts else number
             texts.append(found[2])
         elif entity := PUBTATOR_ENTITY.fullmatch(line):
-            if labeled:
+            if file.labeled:
                 spans.append(CharSpan(int(entity[1]), int(entity[2]), entity[4], entity[3]))
         elif not line.strip() and texts:
             yield from _examples("\n".join(texts), spans, path, f"{path}, line {first}", document)
             texts, spans, document = [], [], document + 1
-    if texts:
-        yield from _examples("\n".join(texts), spans, path, f"{path}, line {first}", document)
 
 
 def _examples(text: str, spans: list[CharSpan], path: str, location: str, document: int) -> Iterator[TagExample]:

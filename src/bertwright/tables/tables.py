@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from bertwright.tables.dialects import DIALECTS, PLAIN, recognize
+from bertwright.tables.dialects import PLAIN, dialects_of, recognize
 from bertwright.tables.file_splits import is_part, read_part
 from bertwright.tables.json_rows import describe_type
 from bertwright.tables.label_dialects import ANSWER, OF_PRODIGY, UnlabeledFile
 from bertwright.tables.neighbours import Neighbours, list_labeled_inputs, list_neighbours
-from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS, read_file_rows
-from bertwright.tables.schema import MissingColumnError, Row, TableSchema
+from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS, file_names, read_file_rows
+from bertwright.tables.schema import MissingColumnError, Row, TableSchema, first_names
 from bertwright.text.decoding import ReadStats, TextCodec
 from bertwright.text.sources import InputFile, list_inputs
 
@@ -38,7 +38,7 @@ def read_rows(path: str, schema: TableSchema, stats: ReadStats | None = None) ->
     if not schema.label or schema.dialect == PLAIN:
         files: Sequence[InputFile] = list_inputs([path], formats=TABLE_FORMATS, suffix=schema.suffix)
     else:
-        listed = list_labeled_inputs([path], formats=TABLE_FORMATS, suffix=schema.suffix)
+        listed = list_labeled_inputs(path, formats=TABLE_FORMATS, suffix=schema.suffix)
         neighbours = list_neighbours(listed, partial(_has_all_columns, schema=schema))
         files = neighbours.tables
     for file in files:
@@ -71,13 +71,9 @@ def _has_all_columns(file: InputFile, schema: TableSchema) -> bool:
     return True
 
 
-def column_names(path: str, suffix: str | None, encoding: str, dialect: str | None = None) -> Sequence[str]:
+def column_names(path: str, schema: TableSchema) -> Sequence[str]:
     """Return the names of the columns in the first row of a path's files; none if its rows are lists."""
-    try:
-        next(read_rows(path, TableSchema((), ("",), encoding=encoding, suffix=suffix, dialect=dialect)), None)
-    except MissingColumnError as error:
-        return error.columns
-    return ()
+    return first_names(partial(read_rows, path), schema)
 
 
 def _find_unlabeled(
@@ -87,7 +83,7 @@ def _find_unlabeled(
     if neighbours is None:
         return None
     codec = TextCodec(schema.encoding)
-    is_named = schema.dialect in DIALECTS and DIALECTS[schema.dialect].part == "labels"
+    is_named = schema.dialect in dialects_of(["labels"])
     missing = MissingColumnError(f"{file.path}: --dialect {schema.dialect}")
     try:
         first = next(read_file_rows(file, schema, codec, ReadStats()), None)
@@ -109,12 +105,8 @@ def _find_decisions(file: InputFile, schema: TableSchema, first: Row | None) -> 
     is_labeled = schema.label in schema.values and schema.label != ANSWER
     if not (first and is_labeled and isinstance(first[1][-1], str) and ROW_FORMATS[file.format].has_lists):
         return None
-    asked = replace(schema, texts=(), values=("",))
-    try:
-        next(read_file_rows(file, asked, TextCodec(schema.encoding), ReadStats()), None)
-    except MissingColumnError as error:
-        return error if {*error.columns} >= OF_PRODIGY else None
-    return None
+    names = file_names(file, schema)
+    return MissingColumnError(f"{file.path}: labels are decisions", names) if {*names} >= OF_PRODIGY else None
 
 
 def _rows_with_labels(file: UnlabeledFile, path: str) -> Iterator[Row]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import glob
+import re
 import warnings
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
@@ -29,10 +31,10 @@ from bertwright.tables.dialects import PLAIN, recognize
 from bertwright.tables.label_dialects import ANNOTATIONS, ANSWER, OF_PRODIGY, REJECTED, leave_out_unannotated
 from bertwright.tables.row_formats import LIST_FORMATS, read_file_rows
 from bertwright.tables.schema import TableSchema, leave_out_rows
-from bertwright.tables.standoff import annotations_of, texts_of_annotations
+from bertwright.tables.standoff import PUBTATOR_TEXT, texts_of_annotations
 from bertwright.tables.tables import column_names, read_rows
 from bertwright.tables.tag_example import TagExample
-from bertwright.tables.word_dialects import PLAIN_LISTS, RowColumns, WordFile
+from bertwright.tables.word_dialects import PLAIN_LISTS, RowColumns, are_brackets, cells_of, without_brackets
 from bertwright.tables.word_tables import WordColumns, find_word_columns, join_words
 from bertwright.text.decoding import ReadStats, TextCodec
 from bertwright.text.sources import expand_files, find_file, format_of, is_remote
@@ -40,6 +42,7 @@ from bertwright.text.sources import expand_files, find_file, format_of, is_remot
 CONLLU_COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 UNSPECIFIED = "_"  # an unspecified value in CoNLL-U
 SHOWN = 60  # characters of a line in a message
+TAG_FILES = {"in": "out", "words": "tags", "sentences": "labels"}  # the file beside one with a sentence per line
 HEAD_SENTENCES = 20  # sentences that show which columns hold words and tags
 
 
@@ -58,6 +61,9 @@ class ColumnFormat:
     """The format, such as conllu, whatever the file's suffix."""
     dialect: str | None = None
     """Name of the layout; None: recognized, unless the columns are named."""
+
+    def schema(self, names: tuple[str, ...] = ()) -> TableSchema:
+        return TableSchema((), names, encoding=self.encoding, suffix=self.suffix, dialect=self.dialect)
 
 
 def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnFormat()) -> Iterator[TagExample]:
@@ -91,15 +97,15 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
         return _of_several(files, labeled, columns)
     if form == ".conllu":
         return _read_conllu(files[0], labeled, columns)
-    file = _open_columns(files[0], labeled, columns)
+    file = WordFile(files[0], labeled, columns)
     if form == ".csv" and (file.table is None or columns.dialect == PLAIN):  # its lines would become words
         raise ValueError(
             f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, columns of words and tags such as "
             ".conll, and a .csv whose first line names columns, such as sentence_id,word,tag; convert the file"
         )
-    place = str(Path(file.path).parent) if annotations_of(file.path) else file.path  # one warning for all files
+    place = str(Path(file.path).parent) if file.annotations else file.path  # one warning for all files
     dialect = recognize("words", file, place, columns.dialect)
-    return dialect.rows(file) if dialect else file.read(None, None)
+    return dialect.rows(file) if dialect else file.read()
 
 
 def _read_conllu(path: str, labeled: bool, given: ColumnFormat) -> Iterator[TagExample]:
@@ -111,59 +117,135 @@ def _read_conllu(path: str, labeled: bool, given: ColumnFormat) -> Iterator[TagE
     return sentences_of_columns(path, rows_by_sentence(blocks, conllu_rows, given.comment_prefix), columns)
 
 
-def _open_columns(path: str, labeled: bool, given: ColumnFormat) -> WordFile:
-    """Open a file of columns; it is read once, so that its first sentences are kept."""
-    first_line = next(read_column_lines(path, given.encoding), Line(1, "")).text
-    table = _find_table(path, given, first_line)
-    named = given if table is None else ColumnFormat()  # a header's names are no numbers
-    words = Column.of(named.words or "1", (), path)._replace(spaces=True)
-    tags = Column.of(named.tags or "-1", (), path)
-    sentences = rows_by_sentence(read_blocks(path, given.encoding), column_rows, given.comment_prefix)
-    first = list[tuple[int, list[Row]]]()
+@dataclass(frozen=True)
+class WordFile:
+    """A file with words and tags in columns, in a table, in a text with spans, or beside a file with its tags."""
 
-    def read_head() -> list[list[list[str]]]:
-        first.extend(islice(sentences, HEAD_SENTENCES))
-        return [[row.cells for row in rows] for _, rows in first]
+    path: str
+    labeled: bool
+    """Whether tags are read."""
+    given: ColumnFormat
 
-    def read(words_number: int | None, tags_number: int | None) -> Iterator[TagExample]:
-        pairs = [(words, given.words, words_number), (tags, given.tags, tags_number)][: 1 + labeled]
-        columns = [column if named or n is None else column._replace(number=n) for column, named, n in pairs]
-        return sentences_of_columns(path, chain(first, sentences), columns)
+    def read_lines(self, path: str) -> Iterator[Line]:
+        """Yield the lines of this file, or of one beside it."""
+        return read_column_lines(path, self.given.encoding)
 
-    return WordFile(
-        path,
-        labeled,
-        words.number if given.words else None,
-        tags.number if given.tags else None,
-        read_head,
-        read,
-        lambda name: read_column_lines(name, given.encoding),
-        table,
-        first_line,
-        lambda columns: _read_table(path, labeled, given, columns),
-    )
+    @cached_property
+    def first_line(self) -> str:
+        return next(self.read_lines(self.path), Line(1, "")).text
 
+    @cached_property
+    def is_csv(self) -> bool:
+        return format_of(self.path, self.given.suffix) == ".csv"
 
-def _find_table(path: str, given: ColumnFormat, first_line: str) -> WordColumns | None:
-    """Return the columns that the first line of a file names, if its other lines hold a word each."""
-    if format_of(path, given.suffix) == ".csv":
-        return find_word_columns(column_names(path, given.suffix, given.encoding), given.words, given.tags)
-    return find_word_columns(split_cells(first_line), given.words, given.tags)
+    @cached_property
+    def table(self) -> WordColumns | None:
+        """The columns of a table with a word per row, if the first line names them."""
+        names = column_names(self.path, self.given.schema()) if self.is_csv else split_cells(self.first_line)
+        return find_word_columns(names, self.given.words, self.given.tags)
 
+    @cached_property
+    def tag_file(self) -> str | None:
+        """The file with the tags of a file of sentences, such as seq.out beside seq.in."""
+        name = Path(self.path).name
+        for words, tags in TAG_FILES.items():
+            beside = Path(self.path).with_name(re.sub(rf"(?<![^._-]){words}(?![^._-])", tags, name))
+            if beside.name != name and Path(self.path).is_file() and beside.is_file():
+                return str(beside)
+        return None
 
-def _read_table(path: str, labeled: bool, given: ColumnFormat, table: WordColumns) -> Iterator[TagExample]:
-    """Read a table with a word per row, of cells in quotes (.csv) or columns as in CoNLL."""
-    names, lines = table.names(labeled), read_column_lines(path, given.encoding)
-    if format_of(path, given.suffix) == ".csv":
-        file = find_file(path, suffix=given.suffix)
-        schema = TableSchema((), names, encoding=given.encoding, suffix=given.suffix)
-        rows: Iterable[tuple[int, Sequence[Any]]] = read_file_rows(file, schema, TextCodec(given.encoding), ReadStats())
-    else:
-        header = split_cells(next(lines).text)
-        places = [header.index(name) for name in names]
-        columns = [Column(place, f"column {name}", "") for place, name in zip(places, names, strict=True)]
-        rows = ((line.number, _cells_of_line(line, columns, path)) for line in lines)
-    return join_words(path, labeled, table.sentence is not None, rows)
+    @cached_property
+    def annotations(self) -> str | None:
+        """The .ann beside a .txt, with entities as brat writes them."""
+        beside = Path(self.path).with_suffix(".ann")
+        return str(beside) if self.path.endswith(".txt") and beside.is_file() else None
+
+    @property
+    def is_pubtator(self) -> bool:
+        return PUBTATOR_TEXT.fullmatch(self.first_line) is not None
+
+    # Columns
+
+    @cached_property
+    def columns(self) -> tuple[Column, Column]:
+        """The columns of words and tags that the user named, else the first and the last one."""
+        named = self.given if self.table is None else ColumnFormat()  # a header's names are no numbers
+        words = Column.of(named.words or "1", (), self.path)._replace(spaces=True)
+        return words, Column.of(named.tags or "-1", (), self.path)
+
+    @cached_property
+    def _sentences(self) -> Iterator[tuple[int, list[Row]]]:
+        """Document and rows of each sentence after `_first`; the file is read once."""
+        return rows_by_sentence(read_blocks(self.path, self.given.encoding), column_rows, self.given.comment_prefix)
+
+    @cached_property
+    def _first(self) -> list[tuple[int, list[Row]]]:
+        """The first sentences; none if the file has another form or its tags are elsewhere."""
+        has_columns = not (self.tag_file or self.table or self.annotations or self.is_pubtator)
+        return list(islice(self._sentences, HEAD_SENTENCES)) if has_columns else []
+
+    @cached_property
+    def head(self) -> list[list[list[str]]]:
+        """The cells of the lines of the first sentences."""
+        return [[row.cells for row in rows] for _, rows in self._first]
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether the file has columns, and the user has not named the one with the words."""
+        return not self.given.words and bool(self.head)
+
+    @cached_property
+    def rows(self) -> list[list[str]]:
+        return [cells for sentence in self.head for cells in sentence]
+
+    @cached_property
+    def width(self) -> int:
+        """Columns that all lines have."""
+        return min(map(len, self.rows), default=0)
+
+    def cells(self, column: int) -> list[str]:
+        """Return the cells of a column in the lines that have it."""
+        return cells_of(self.rows, column)
+
+    def counts_words(self, column: int, start: int) -> bool:
+        """Return whether a column numbers the words of each sentence from `start` on, also in one of several words."""
+        numbered = (enumerate(sentence, start) for sentence in self.head)
+        return any(len(sentence) > 1 for sentence in self.head) and all(
+            cells[column] == str(number) for sentence in numbered for number, cells in sentence
+        )
+
+    def read(self, words: int | None = None, tags: int | None = None) -> Iterator[TagExample]:
+        """Read the sentences from these columns, from 0, unless the user named others."""
+        columns = [
+            column if named or n is None else column._replace(number=n, name=f"column {n + (n >= 0)}")
+            for column, named, n in zip(self.columns, (self.given.words, self.given.tags), (words, tags), strict=True)
+        ]
+        return sentences_of_columns(self.path, chain(self._first, self._sentences), columns[: 1 + self.labeled])
+
+    def read_from(self, words: int | None = None, tags: int | None = None) -> Iterator[TagExample]:
+        """Read from these columns, unless the user named others; tags in brackets become IOB2."""
+        examples, chosen = self.read(words, tags), self.columns[1].number if self.given.tags or tags is None else tags
+        return map(without_brackets, examples) if self.labeled and are_brackets(self.cells(chosen)) else examples
+
+    # A table with a word per row, of cells in quotes (.csv) or columns as in CoNLL
+
+    def read_table(self) -> Iterator[TagExample]:
+        """Yield the sentences of a table. Raises ValueError if its first line does not name the columns."""
+        if self.table is None or (self.labeled and self.table.tag is None):
+            raise ValueError(
+                f"{self.path}, line 1: expected columns such as sentence_id, word and tag; name them with --tags"
+            )
+        names, lines = self.table.names(self.labeled), self.read_lines(self.path)
+        if self.is_csv:
+            file, codec = find_file(self.path, suffix=self.given.suffix), TextCodec(self.given.encoding)
+            rows: Iterable[tuple[int, Sequence[Any]]] = read_file_rows(
+                file, self.given.schema(names), codec, ReadStats()
+            )
+        else:
+            header = split_cells(next(lines).text)
+            columns = [Column(header.index(name), f"column {name}", "") for name in names]
+            rows = ((line.number, _cells_of_line(line, columns, self.path)) for line in lines)
+        return join_words(self.path, self.labeled, self.table.sentence is not None, rows)
 
 
 def _cells_of_line(line: Line, columns: list[Column], path: str) -> list[str]:
@@ -223,11 +305,10 @@ def _add_context(document: Iterator[TagExample], words: int) -> Iterator[TagExam
 
 def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagExample]:
     words, tags = columns.words, columns.tags
-    form: dict[str, Any] = {"encoding": columns.encoding, "suffix": columns.suffix, "dialect": columns.dialect}
-    names = [] if words and tags else column_names(path, **form)
+    names = [] if words and tags else column_names(path, columns.schema())
     present = frozenset([*names, *(name.partition(".")[0] for name in names)])  # spans may be an object's members
     if (table := find_word_columns(names, words, tags)) and table.sentence and (labeled <= bool(table.tag)):
-        asked = TableSchema((), table.names(labeled), allow_nulls=True, **form)
+        asked = replace(columns.schema(table.names(labeled)), allow_nulls=True)
         rows = read_rows(path, asked)
         if isinstance(next(rows)[1][0], str):  # else rows of lists
             numbered = ((number, values) for number, (_, values) in enumerate(read_rows(path, asked), 1))
@@ -239,7 +320,7 @@ def _from_rows(path: str, labeled: bool, columns: ColumnFormat) -> Iterator[TagE
     fields = (words or pair[0], tags or pair[1])[: 1 + labeled]
     of_snips = present == {"data"}  # pieces of texts; seq.in and seq.out have the same
     hint = "of SNIPS? Use its seq.in with seq.out beside it" if of_snips else "choose them with --words and --tags"
-    schema = TableSchema((), fields, hint=hint, **form)
+    schema = replace(columns.schema(fields), hint=hint)
     of_prodigy = labeled and present >= OF_PRODIGY
     if of_prodigy:
         schema = replace(schema, values=(*fields, ANSWER))

@@ -18,10 +18,9 @@ from bertwright.base.settings import did_you_mean
 from bertwright.base.text_display import shorten
 from bertwright.tables.json_rows import describe_type
 from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS
-from bertwright.tables.schema import MissingColumnError, TableSchema, list_names
-from bertwright.tables.tables import format_label, parse_number, read_rows
-from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
-from bertwright.text.lines import split_lines
+from bertwright.tables.schema import TableSchema, list_names
+from bertwright.tables.tables import column_names, format_label, parse_number, read_rows
+from bertwright.text.decoding import read_texts
 from bertwright.text.sources import InputFile, list_inputs
 
 # Names by role, in lower case and without the characters between words. The first name of a role that a table has wins.
@@ -143,7 +142,10 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
     """
     files = list_inputs([path], formats=TABLE_FORMATS, suffix=options.format)
     if len(files) == 1 and not options.columns and _is_plain_text(files[0], options):
-        return TextTable(TextRoles("text"), [TextRow(text, place) for place, text in _read_lines(files[0], options)])
+        lines = read_texts(files[0], options.encoding)
+        return TextTable(
+            TextRoles("text"), [TextRow(text, f"{files[0].path}, line {number}") for number, text in lines]
+        )
     roles = find_roles(path, options)
     if not options.columns and (unread := _find_sentences(path, roles.ignored, options)):
         warnings.warn(f"{path}: not read: the texts of {list_names(unread)}; to read them, {WAY_OUT}", stacklevel=1)
@@ -167,11 +169,7 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
 
 def find_roles(path: str, options: TableOptions) -> TextRoles:
     """Find the role of each column of a path's files, from the names in the first row. Raises as `read_text_table`."""
-    names: Sequence[str] = ()
-    try:
-        next(read_rows(path, options.schema(("",))), None)
-    except MissingColumnError as error:
-        names = [name for name in error.columns if name.strip()]
+    names = [name for name in column_names(path, options.schema(())) if name.strip()]
     if options.columns:
         return _chosen_roles(options.columns, names, path)
     if not names:
@@ -189,7 +187,7 @@ def find_roles(path: str, options: TableOptions) -> TextRoles:
             f"{path}: no positive for {roles.negatives[0]!r}; the columns are {list_names(names)}; {WAY_OUT}"
         )
     if roles.positive is None and roles.label is None:
-        others = [name for name in roles.ignored if _is_text_column(path, name, options)]
+        others = _text_columns(path, roles.ignored, options)
         if roles.score is not None or others:
             raise ValueError(
                 f"{path}: {roles.anchor!r} is the anchor, but which of {list_names(others or names)} belongs to it? "
@@ -245,7 +243,7 @@ def _chosen_roles(columns: Sequence[str], names: Sequence[str], path: str) -> Te
 
 def _roles_in_order(path: str, names: Sequence[str], options: TableOptions) -> TextRoles:
     """Return roles by the order of the columns: anchor, positive, negatives, and a score if the last is a number."""
-    texts = [name for name in names if _is_text_column(path, name, options)]
+    texts = _text_columns(path, names, options)
     numbers = [name for name in names if name not in texts]
     if not texts:
         raise ValueError(f"{path}: no column of texts; the columns are {list_names(names)}; {WAY_OUT}")
@@ -268,17 +266,21 @@ def _check_header(path: str, names: Sequence[str]) -> None:
         )
 
 
-def _is_text_column(path: str, name: str, options: TableOptions) -> bool:
-    """Return whether the first rows have texts in a column that are not all numbers."""
-    values = [row[0] for row in _peek(path, (name,), options)]
-    texts = [value for value in values if isinstance(value, str) and value.strip()]
-    return len(texts) > 0 and not all(parse_number(text) is not None for text in texts)
+def _text_columns(path: str, names: Sequence[str], options: TableOptions) -> list[str]:
+    """Return the columns in which the first rows have texts that are not all numbers."""
+    found = set[str]()
+    for row in _peek(path, names, options):
+        pairs = zip(names, row, strict=True)
+        found |= {
+            name for name, value in pairs if isinstance(value, str) and value.strip() and parse_number(value) is None
+        }
+    return [name for name in names if name in found]
 
 
 def _find_sentences(path: str, names: Sequence[str], options: TableOptions) -> list[str]:
     """Return the columns that have texts of several words, or lists of them, in the first rows."""
     found = set[str]()
-    for row in _peek(path, names, options) if names else ():
+    for row in _peek(path, names, options):
         for name, value in zip(names, row, strict=True):
             texts = value if isinstance(value, list) else [value]
             if any(isinstance(text, str) and " " in text.strip() for text in texts):
@@ -287,8 +289,9 @@ def _find_sentences(path: str, names: Sequence[str], options: TableOptions) -> l
 
 
 def _peek(path: str, names: Sequence[str], options: TableOptions) -> Iterator[Sequence[Any]]:
-    """Yield the values of some columns in the first rows; an object may lack them."""
-    return (row for _, row in islice(read_rows(path, options.schema(names, names)), PEEKED_ROWS))
+    """Yield the values of some columns in the first rows, if there are any; an object may lack them."""
+    rows = read_rows(path, options.schema(names, names)) if names else ()
+    return (row for _, row in islice(rows, PEEKED_ROWS))
 
 
 def _make_rows(roles: TextRoles, values: Mapping[str, Any], location: str) -> list[TextRow]:
@@ -360,12 +363,5 @@ def _is_plain_text(file: InputFile, options: TableOptions) -> bool:
     """Return whether a .txt file has a text per line, not a table: its first line has no tab and is no known name."""
     if file.format != ".txt":
         return False
-    first = next((text for _, text in _read_lines(file, options)), "")
+    first = next((text for _, text in read_texts(file, options.encoding)), "")
     return "\t" not in first and _normalize(first) not in ALONE
-
-
-def _read_lines(file: InputFile, options: TableOptions) -> Iterator[tuple[str, str]]:
-    """Yield location and text of each line that is not blank."""
-    for number, line in split_lines(file.path, decode_blocks(file, TextCodec(options.encoding), ReadStats())):
-        if line.strip():
-            yield f"{file.path}, line {number}", line.strip()

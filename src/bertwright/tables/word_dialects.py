@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from bertwright.tables.standoff import PUBTATOR_TEXT, annotations_of, read_brat_file, read_pubtator_file
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.tag_schemes import OUTSIDE
-from bertwright.tables.word_tables import WordColumns
+
+if TYPE_CHECKING:
+    from bertwright.tables.tagged_sentences import WordFile
 
 CONLL_2012 = (3, 10)  # columns of words and of named entities, from 0; the first ones are document, part and number
 CONLL_2012_COLUMNS = 11  # at least; then arguments of verbs and coreference follow
@@ -20,74 +19,6 @@ BRACKETS = re.compile(r"((\([^()*\s]+)*\*\)*)|\([^()*\s]+\)")
 OPENING = re.compile(r"\(([^()*\s]+)")
 SPAN_TAG = re.compile(r"O|[BIESLU]-\S+")
 LANGUAGE = re.compile(r"[a-z]{2,}(?:-[a-z]+)*:(?!//)")  # before each word in WikiANN's files, as in en:Paris
-TAG_FILES = {"in": "out", "words": "tags", "sentences": "labels"}  # the file beside one with a sentence per line
-
-
-@dataclass(frozen=True)
-class WordFile:
-    """A file with words and tags in columns, or beside a file with its tags."""
-
-    path: str
-    labeled: bool
-    """Whether tags are read."""
-    words: int | None
-    """The columns that the user named, from 0 or, negative, from the last; None: the first and the last one."""
-    tags: int | None
-    read_head: Callable[[], list[list[list[str]]]]
-    """A function that returns the cells of the lines of the first sentences."""
-    read: Callable[[int | None, int | None], Iterator[TagExample]]
-    """A function that reads the sentences from other columns, unless the user named them."""
-    read_lines: Callable[[str], Iterator[tuple[int, str]]]
-    table: WordColumns | None = None
-    """The columns of a table with a word per row, if the first line names them."""
-    first_line: str = ""
-    read_table: Callable[[WordColumns], Iterator[TagExample]] = lambda columns: iter(())
-
-    @cached_property
-    def tag_file(self) -> str | None:
-        """The file with the tags of a file of sentences, such as seq.out beside seq.in."""
-        name = Path(self.path).name
-        for words, tags in TAG_FILES.items():
-            beside = Path(self.path).with_name(re.sub(rf"(?<![^._-]){words}(?![^._-])", tags, name))
-            if beside.name != name and Path(self.path).is_file() and beside.is_file():
-                return str(beside)
-        return None
-
-    @cached_property
-    def head(self) -> list[list[list[str]]]:
-        """The cells of the lines of the first sentences; none if it has another form or its tags are elsewhere."""
-        has_columns = not (self.tag_file or self.table or is_brat(self) or is_pubtator(self))
-        return self.read_head() if has_columns else []
-
-    @cached_property
-    def is_unnamed(self) -> bool:
-        return self.words is None and bool(self.head)
-
-    @cached_property
-    def rows(self) -> list[list[str]]:
-        return [cells for sentence in self.head for cells in sentence]
-
-    @cached_property
-    def width(self) -> int:
-        """Columns that all lines have."""
-        return min(map(len, self.rows), default=0)
-
-    def cells(self, column: int) -> list[str]:
-        """Return the cells of a column in the lines that have it."""
-        return _cells_of(self.rows, column)
-
-    def counts_words(self, column: int, start: int) -> bool:
-        """Return whether a column numbers the words of each sentence from `start` on, also in one of several words."""
-        numbered = (enumerate(sentence, start) for sentence in self.head)
-        return any(len(sentence) > 1 for sentence in self.head) and all(
-            cells[column] == str(number) for sentence in numbered for number, cells in sentence
-        )
-
-    def read_from(self, words: int | None, tags: int | None) -> Iterator[TagExample]:
-        """Read from these columns, unless the user named others; tags in brackets become IOB2."""
-        examples = self.read(words, tags)
-        chosen = self.tags if self.tags is not None else tags if tags is not None else -1
-        return map(_without_brackets, examples) if self.labeled and are_brackets(self.cells(chosen)) else examples
 
 
 # Columns
@@ -95,10 +26,6 @@ class WordFile:
 
 def is_conll_2012(file: WordFile) -> bool:
     return file.is_unnamed and file.width >= CONLL_2012_COLUMNS and file.counts_words(2, 0)
-
-
-def read_conll_2012(file: WordFile) -> Iterator[TagExample]:
-    return file.read_from(*CONLL_2012)
 
 
 def has_numbered_words(file: WordFile) -> bool:
@@ -117,10 +44,6 @@ def has_tags_first(file: WordFile) -> bool:
     return are_span_tags(file.cells(0)) and not are_span_tags(file.cells(1))
 
 
-def read_tags_first(file: WordFile) -> Iterator[TagExample]:
-    return file.read_from(1, 0)
-
-
 def are_span_tags(cells: Sequence[str]) -> bool:
     return all(map(SPAN_TAG.fullmatch, cells)) and any(cell != OUTSIDE for cell in cells)
 
@@ -129,12 +52,12 @@ def are_span_tags(cells: Sequence[str]) -> bool:
 
 
 def has_brackets(file: WordFile) -> bool:
-    cells = file.cells(-1 if file.tags is None else file.tags)
+    cells = file.cells(file.columns[1].number)
     return file.labeled and are_brackets(cells) and not is_conll_2012(file) and not has_numbered_words(file)
 
 
 def read_brackets(file: WordFile) -> Iterator[TagExample]:
-    return map(_without_brackets, file.read(None, None))
+    return map(without_brackets, file.read())
 
 
 def are_brackets(tags: Sequence[str]) -> bool:
@@ -146,7 +69,7 @@ def are_brackets(tags: Sequence[str]) -> bool:
     return bool(tags) and all(map(BRACKETS.fullmatch, tags))
 
 
-def _without_brackets(example: TagExample) -> TagExample:
+def without_brackets(example: TagExample) -> TagExample:
     """Return a sentence with tags in IOB2 in place of brackets. Raises ValueError for another tag."""
     tags = example.tags or ()
     odd = next((number for number, tag in enumerate(tags) if not are_brackets([tag])), None)
@@ -182,17 +105,16 @@ def has_language_prefix(file: WordFile) -> bool:
 def read_without_prefix(file: WordFile) -> Iterator[TagExample]:
     """Remove the language code of the file from the sentences in which all words have it."""
     prefix = next(filter(None, map(_prefix_of, _head_words(file))), "")
-    for example in file.read_from(None, None):
+    for example in file.read_from():
         is_whole = prefix and all(word.startswith(prefix) and word != prefix for word in example.words)
         yield replace(example, words=tuple([word[len(prefix) :] for word in example.words])) if is_whole else example
 
 
 def _head_words(file: WordFile) -> list[list[str]]:
-    column = 0 if file.words is None else file.words
-    return [_cells_of(rows, column) for rows in file.head]
+    return [cells_of(rows, file.columns[0].number) for rows in file.head]
 
 
-def _cells_of(rows: Sequence[Sequence[str]], column: int) -> list[str]:
+def cells_of(rows: Sequence[Sequence[str]], column: int) -> list[str]:
     return [row[column] for row in rows if -len(row) <= column < len(row)]
 
 
@@ -206,45 +128,7 @@ def _prefix_of(words: Sequence[str]) -> str:
     return found[0] if found and all(word.startswith(found[0]) and word != found[0] for word in words) else ""
 
 
-# A header
-
-
-def is_word_table(file: WordFile) -> bool:
-    return file.table is not None
-
-
-def read_word_table(file: WordFile) -> Iterator[TagExample]:
-    if file.table is None or (file.labeled and file.table.tag is None):
-        raise ValueError(
-            f"{file.path}, line 1: expected columns such as sentence_id, word and tag; name them with --tags"
-        )
-    return file.read_table(file.table)
-
-
-# A text and its entities
-
-
-def is_brat(file: WordFile) -> bool:
-    return annotations_of(file.path) is not None
-
-
-def read_brat(file: WordFile) -> Iterator[TagExample]:
-    return read_brat_file(file.path, file.labeled, file.read_lines)
-
-
-def is_pubtator(file: WordFile) -> bool:
-    return PUBTATOR_TEXT.fullmatch(file.first_line) is not None
-
-
-def read_pubtator(file: WordFile) -> Iterator[TagExample]:
-    return read_pubtator_file(file.path, file.labeled, file.read_lines(file.path))
-
-
 # Two files
-
-
-def has_tag_file(file: WordFile) -> bool:
-    return file.tag_file is not None
 
 
 def read_parallel(file: WordFile) -> Iterator[TagExample]:
@@ -304,18 +188,6 @@ class RowColumns(NamedTuple):
                 return words, tags
         return None
 
-
-def has_token_lists(columns: RowColumns) -> bool:
-    return columns.first(TOKEN_LISTS) is not None
-
-
-def find_token_lists(columns: RowColumns) -> Pair:
-    return columns.first(TOKEN_LISTS) or TOKEN_LISTS[0]
-
-
-def has_spans(columns: RowColumns) -> bool:
-    return columns.first(TEXTS_WITH_SPANS) is not None
-
-
-def find_spans(columns: RowColumns) -> Pair:
-    return columns.first(TEXTS_WITH_SPANS) or TEXTS_WITH_SPANS[0]
+    def name(self, pairs: Sequence[Pair]) -> str | None:
+        """Return the first pair for people; None if the file has none."""
+        return (pair := self.first(pairs)) and " and ".join(map(repr, pair))

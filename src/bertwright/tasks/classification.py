@@ -14,12 +14,12 @@ import numpy as np
 
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
+from bertwright.tables.schema import list_names
 from bertwright.tables.tables import format_label, parse_number
-from bertwright.tasks.classifier_distillation import read_teacher_labels, soft_cross_entropy
 from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs, repeat_output
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import LEARNED, balance, check_metric, softmax, sum_cross_entropy
-from bertwright.tasks.teacher_outputs import open_outputs
+from bertwright.tasks.teacher_outputs import check_outputs, open_outputs
 from bertwright.tasks.text_task import TextExample, TextTask, known_labels
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from bertwright.interop.head_config import HeadRecord
     from bertwright.models.heads import TaskBatch
 
-SHOWN_LABELS = 20  # maximum number of labels in a message
 REPR_LABELS = 3  # maximum number of labels in the text of a prediction
 MAX_TABLE_LABELS = 30  # maximum number of labels in a confusion table
 WORST = 10  # labels and confusions that are shown instead of a larger table
 MANY_LABELS = 20  # if more than half of the examples have a label of their own, it is rarely a class
 LABEL_SEPARATORS = ("|", ";", ",")
+DISTILLED_TEMPERATURE = 2.0  # T of both softmaxes, as for DistilBERT: improbable labels count more than with 1
 ABSTAINED = ""  # in place of a label whose probability is too low
 
 
@@ -60,6 +60,10 @@ class LabelPrediction(NamedTuple):
 
     def __repr__(self) -> str:
         return f"LabelPrediction({self.label!r}, {abbreviate_probabilities(self.probabilities)})"
+
+
+Examples = Sequence[TextExample[str]]
+Predictions = Sequence[LabelPrediction]
 
 
 @dataclass(frozen=True)
@@ -113,7 +117,7 @@ class Classification(TextTask[str, LabelPrediction]):
             )
         return format_label(value, self.label, location)
 
-    def with_labels_of(self, examples: Sequence[TextExample[str]]) -> Self:
+    def with_labels_of(self, examples: Examples) -> Self:
         """Return the task with the labels of the examples: sorted as text or, if all are numbers, as numbers."""
         if self.teacher_logits:
             return self  # `prepare_splits` reads the teacher's labels, which need not all occur
@@ -126,7 +130,7 @@ class Classification(TextTask[str, LabelPrediction]):
                 )
         return replace(self, labels=self.labels or tuple(sorted(labels, key=label_sort_key(labels))))
 
-    def encode_labels(self, examples: Sequence[TextExample[str]]) -> Ints:
+    def encode_labels(self, examples: Examples) -> Ints:
         ids = {label: number for number, label in enumerate(self.labels)}
         labels = known_labels(examples)
         for example, label in zip(examples, labels, strict=True):
@@ -136,23 +140,21 @@ class Classification(TextTask[str, LabelPrediction]):
                 )
         return np.array([ids[label] for label in labels], dtype=np.int64)
 
-    def prepare_splits(
-        self, splits: Mapping[str, Sequence[TextExample[str]]]
-    ) -> tuple[Self, dict[str, Sequence[TextExample[str]]]]:
+    def prepare_splits(self, splits: Mapping[str, Examples]) -> tuple[Self, dict[str, Examples]]:
         """Return the task with the teacher's labels, if there is one."""
         if not self.teacher_logits:
             return super().prepare_splits(splits)
-        labels = read_teacher_labels(self.teacher_logits, [*self.texts(splits["train"])])
-        return replace(self, labels=labels), {**splits}
+        record = check_outputs("teacher_logits", self.teacher_logits, [*self.texts(splits["train"])])
+        return replace(self, labels=record.labels), {**splits}
 
-    def encode(self, examples: Sequence[TextExample[str]], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
+    def encode(self, examples: Examples, tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         if not labeled or not self.teacher_logits:
             return super().encode(examples, tokenizer, labeled)
         logits = open_outputs(self.teacher_logits)
         encoded = super().encode(examples, tokenizer, labeled=False)
         return replace(encoded, labels=logits, label_counts=np.ones(len(logits), dtype=np.int64))
 
-    def warnings(self, examples: Sequence[TextExample[str]], paths: Sequence[str] = ()) -> list[str]:
+    def warnings(self, examples: Examples, paths: Sequence[str] = ()) -> list[str]:
         warnings = super().warnings(examples, paths)
         labels = set(known_labels(examples))
         if combined := find_combined_label(labels):
@@ -180,14 +182,14 @@ class Classification(TextTask[str, LabelPrediction]):
             return soft_cross_entropy(logits, batch.labels)
         return sum_cross_entropy(logits, batch.labels, smoothing, self.class_weights)
 
-    def balanced_weights(self, examples: Sequence[TextExample[str]]) -> Floats:
+    def balanced_weights(self, examples: Examples) -> Floats:
         return balance(np.bincount(self.encode_labels(examples), minlength=len(self.labels)))
 
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
         labels = train.labels.argmax(1) if self.teacher_logits else train.labels
         return repeat_output(np.bincount(labels, minlength=len(self.labels)), encoded)
 
-    def decode(self, examples: Sequence[TextExample[str]], encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:
+    def decode(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[LabelPrediction]:
         probabilities = softmax(outputs / np.float32(self.temperature))
         best = probabilities.argmax(1).tolist()
         if len(self.labels) == 2 and self.threshold != 0.5:
@@ -206,16 +208,14 @@ class Classification(TextTask[str, LabelPrediction]):
         divided = [rows / np.float32(task.temperature) for task, rows in zip(tasks, outputs, strict=True)]
         return super().merge_outputs(tasks, divided, encoded)
 
-    def score(self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]) -> dict[str, float]:
+    def score(self, examples: Examples, predictions: Predictions) -> dict[str, float]:
         y_true, y_pred = known_labels(examples), [prediction.label for prediction in predictions]
         results = {"accuracy": scores.accuracy(y_true, y_pred)}
         if len(self.labels) == 2:
             results["f1"] = scores.f1(y_true, y_pred, self.f1_label)
         return results | {"macro_f1": scores.macro_f1(y_true, y_pred), "matthews": scores.matthews(y_true, y_pred)}
 
-    def example_scores(
-        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
-    ) -> ExampleScores | None:
+    def example_scores(self, examples: Examples, predictions: Predictions) -> ExampleScores | None:
         pairs = [(true, guess.label) for true, guess in zip(known_labels(examples), predictions, strict=True)]
         if self.metric == "accuracy":
             return ExampleScores("mean", np.array([[true == guess] for true, guess in pairs], dtype=float))
@@ -227,9 +227,7 @@ class Classification(TextTask[str, LabelPrediction]):
             return ExampleScores("matthews", np.eye(4)[cells])
         return None
 
-    def score_tables(
-        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
-    ) -> list[DisplayTable]:
+    def score_tables(self, examples: Examples, predictions: Predictions) -> list[DisplayTable]:
         """Format the confusion table; of many labels, the ones with the lowest F1 and the most frequent confusions."""
         counts = count_confusions(examples, predictions)
         if len(self.labels) > MAX_TABLE_LABELS:
@@ -243,29 +241,19 @@ class Classification(TextTask[str, LabelPrediction]):
 
     def _worst_labels(
         self,
-        examples: Sequence[TextExample[str]],
-        predictions: Sequence[LabelPrediction],
+        examples: Examples,
+        predictions: Predictions,
         counts: Counter[tuple[str, str]],
     ) -> list[DisplayTable]:
-        by_label = self._label_scores(examples, predictions)
-        worst = sorted((one.f1, label) for label, one in by_label.items() if one.examples)[:WORST]
-        rows = [
-            (label, *(format_percent(share) for share in by_label[label][:3]), f"{by_label[label].examples:,}")
-            for _, label in worst
-        ]
         wrong = Counter({pair: number for pair, number in counts.items() if pair[0] != pair[1]})
         confused = [(true, guess, f"{number:,}") for (true, guess), number in wrong.most_common(WORST)]
-        tables = [DisplayTable(("labels with the lowest F1", "precision", "recall", "F1", "examples"), rows)]
+        tables = [table_of_labels(self._label_scores(examples, predictions), worst=True)]
         return tables + ([DisplayTable(("label", "most often predicted as", "examples"), confused)] if confused else [])
 
-    def _label_scores(
-        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
-    ) -> dict[str, scores.LabelScores]:
+    def _label_scores(self, examples: Examples, predictions: Predictions) -> dict[str, scores.LabelScores]:
         return scores.score_labels(known_labels(examples), [guess.label for guess in predictions], self.labels)
 
-    def score_details(
-        self, examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
-    ) -> dict[str, Any]:
+    def score_details(self, examples: Examples, predictions: Predictions) -> dict[str, Any]:
         """Return the scores of each label, and the confusion matrix without zeros: label → predicted label → number."""
         matrix: dict[str, dict[str, int]] = {}
         for (true, guess), number in sorted(count_confusions(examples, predictions).items()):
@@ -276,10 +264,10 @@ class Classification(TextTask[str, LabelPrediction]):
     def is_right(self, example: TextExample[str], prediction: LabelPrediction) -> bool:
         return prediction.label == example.label
 
-    def count_gold(self, examples: Sequence[TextExample[str]]) -> Mapping[str, int]:
+    def count_gold(self, examples: Examples) -> Mapping[str, int]:
         return Counter(known_labels(examples))
 
-    def predicted_classes(self, predictions: Sequence[LabelPrediction]) -> set[str]:
+    def predicted_classes(self, predictions: Predictions) -> set[str]:
         return {prediction.label for prediction in predictions}
 
     def to_record(self, example: TextExample[str], prediction: LabelPrediction) -> dict[str, Any]:
@@ -289,6 +277,14 @@ class Classification(TextTask[str, LabelPrediction]):
     def display(self, predicted: Sequence[tuple[TextExample[str], LabelPrediction]]) -> list[DisplayTable]:
         rows = [(str(example), guess.label, f"{guess.probability:.1%}") for example, guess in predicted]
         return [DisplayTable(("text", "label", "probability"), rows)]
+
+
+def soft_cross_entropy(logits: Tensor, teacher: Tensor) -> Tensor:
+    """Compute the sum of T² · KL(teacher ‖ student) over N × C logits, both divided by T (Hinton et al. 2015)."""
+    from torch.nn.functional import kl_div, log_softmax
+
+    target, found = (log_softmax(scores / DISTILLED_TEMPERATURE, 1) for scores in (teacher.to(logits), logits))
+    return DISTILLED_TEMPERATURE**2 * kl_div(found, target, reduction="sum", log_target=True)
 
 
 def check_decision(temperature: float, *thresholds: float) -> None:
@@ -312,17 +308,23 @@ def abbreviate_probabilities(probabilities: dict[str, float]) -> str:
     return f"{{{shown}{f', … {more} more' if more > 0 else ''}}}"
 
 
-def count_confusions(
-    examples: Sequence[TextExample[str]], predictions: Sequence[LabelPrediction]
-) -> Counter[tuple[str, str]]:
-    """Count the examples of each label and predicted label."""
+def table_of_labels(by_label: Mapping[str, scores.LabelScores], worst: bool) -> DisplayTable:
+    """Format the scores of all labels or, if only the `worst` are asked for, of the ones with the lowest F1."""
+    names = sorted((one.f1, label) for label, one in by_label.items() if one.examples)[:WORST]
+    chosen = {label: by_label[label] for _, label in names} if worst else by_label
+    rows = [(label, *map(format_percent, one[:3]), f"{one.examples:,}") for label, one in chosen.items()]
+    return DisplayTable(
+        ("labels with the lowest F1" if worst else "label", "precision", "recall", "F1", "examples"), rows
+    )
+
+
+def count_confusions(examples: Examples, predictions: Predictions) -> Counter[tuple[str, str]]:
     return Counter(zip(known_labels(examples), (guess.label for guess in predictions), strict=True))
 
 
 def format_labels(labels: Sequence[str]) -> str:
     """Format labels for a message; of many, the first ones."""
-    shown = ", ".join(map(repr, labels[:SHOWN_LABELS]))
-    return shown if len(labels) <= SHOWN_LABELS else f"{shown} … ({len(labels)} in all)"
+    return list_names([*map(repr, labels)])
 
 
 def find_combined_label(labels: set[str]) -> str | None:

@@ -29,10 +29,6 @@ class Spans(NamedTuple):
     first: Ints
     last: Ints
 
-    def take(self, chosen: Ints) -> Spans:
-        """Select spans by index."""
-        return Spans(self.scores[chosen], self.first[chosen], self.last[chosen])
-
 
 class Contexts(NamedTuple):
     """The contexts of Q questions as M tokens; a context of several questions is tokenized once."""
@@ -69,7 +65,6 @@ class Windows(NamedTuple):
 
 
 def tokenize_contexts(examples: Sequence[QaExample], tokenizer: TextTokenizer) -> Contexts:
-    """Tokenize the contexts of questions."""
     texts = list(dict.fromkeys(example.context for example in examples))
     numbers = {text: number for number, text in enumerate(texts)}
     ids, offsets = [tokenizer.encode_raw([]).ids.astype(np.int64)], [np.empty((0, 2), np.int32)]

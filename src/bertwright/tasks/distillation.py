@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from bertwright.base.files import digest_file
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.embedding_data import Example, as_rows, choose_metric
 from bertwright.tasks.encoded import Encoded, Ints
 from bertwright.tasks.task import Task
-from bertwright.tasks.teacher_outputs import check_record, digest_texts, open_outputs, read_record
+from bertwright.tasks.teacher_outputs import check_outputs, open_outputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,11 +47,7 @@ class Distillation(Embedding):
         """Give each training row the number of its vector. Raises ValueError for the vectors of other texts."""
         metric = choose_metric(self.metric, splits.get("dev", ()))
         task, train = replace(self, metric=metric), as_rows(splits["train"])
-        path = Path(self.teacher_vectors)
-        if not self.teacher_vectors or not path.is_file():
-            raise ValueError(f"teacher_vectors: no file {str(path)!r}; bertwright distill computes it")
-        texts = digest_texts([row.anchor for row in train])
-        check_record(path, read_record(path)._replace(texts=texts, outputs=digest_file(path)))
+        check_outputs("teacher_vectors", self.teacher_vectors, [row.anchor for row in train])
         return task, {**splits, "train": [row._replace(score=float(number)) for number, row in enumerate(train)]}
 
     def item_order(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import numpy as np
 
@@ -36,22 +36,23 @@ from bertwright.tasks.embedding_data import (
     DIRECTED,
     LEARNING_RATE,
     LOSSES,
+    WITHOUT_SCALE,
     Example,
+    LossName,
     RetrievalExample,
     TextVectors,
     as_rows,
-    check_loss_name,
+    check_options,
     choose_loss,
     choose_metric,
     find_kind,
     score_examples,
     to_training_rows,
 )
-from bertwright.tasks.embedding_options import WITHOUT_SCALE, check_options
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.encoded import Encoded, Ints, Outputs
-from bertwright.tasks.pair_checks import describe_batch, find_oddities
-from bertwright.tasks.role_task import RoleTask
+from bertwright.tasks.pair_checks import find_oddities
+from bertwright.tasks.table_task import RoleTask
 from bertwright.tasks.task import LEARNED
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -138,7 +139,8 @@ class Embedding(RoleTask[Example, TextVectors]):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_not_str(self, "prompts", "dims", "weights")
-        check_loss_name(self.vector_loss)
+        if (name := self.vector_loss) not in (None, *get_args(LossName)):
+            raise ValueError(f"vector_loss = {name!r}: {did_you_mean(str(name), get_args(LossName))}")
         if self.max_length < NUM_SPECIAL + 1:
             raise ValueError(f"max_length = {self.max_length}: at least {NUM_SPECIAL + 1}, [CLS] and [SEP] included")
         if odd := [text for text in self.prompts if "=" not in text]:
@@ -197,7 +199,10 @@ class Embedding(RoleTask[Example, TextVectors]):
             if batch_size < least:
                 raise ValueError(f"batch_size = {batch_size}: a step has two {groups}; --batch-size {least} or more")
         notes = [f"a step reads {batch_size - unused:,} rows, because it has {groups}"] * (unused > 0)
-        return [*notes, *filter(None, [describe_batch(as_rows(examples), batch_size)])]
+        if batch_size > (count := len(as_rows(examples))):
+            copies = f"each step has rows more than once; --batch-size {count} or less reads each once"
+            notes.append(f"a step of {batch_size:,} rows is larger than the {count:,} of the data: {copies}")
+        return notes
 
     def encoding_warnings(self, encoded: Encoded) -> list[str]:
         """Say which share of the texts of each role lose tokens."""
@@ -223,10 +228,6 @@ class Embedding(RoleTask[Example, TextVectors]):
     def single_examples(self, examples: Sequence[Example]) -> Sequence[Example]:
         """Return the queries of retrieval sets as rows."""
         return as_rows(examples)
-
-    @property
-    def num_segments(self) -> int:
-        return 1
 
     def texts(self, examples: Sequence[Example]) -> Iterator[str]:
         return (text for row in examples for text in row.texts)

@@ -25,28 +25,14 @@ TEXTS_PER_CLASS = 4  # of a step that learns from classes
 NUM_LABELS = 4  # numbers per text: role, id, score or class of its row, and whether it was truncated
 
 
-class TextIds:
-    """Numbers of distinct texts, without the blanks around them, in the order in which they are added."""
-
-    def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
-
-    def add(self, texts: Sequence[str]) -> Ints:
-        """Return the number of each text; new texts get new numbers."""
-        return np.array([self._ids.setdefault(text.strip(), len(self._ids)) for text in texts], dtype=np.int64)
-
-    @property
-    def texts(self) -> list[str]:
-        return list(self._ids)
-
-
 def label_texts(examples: Sequence[Example]) -> npt.NDArray[np.float64]:
     """Return NUM_LABELS numbers for each text of all examples, by which a loss knows the texts of a step.
 
-    These are role, number of the text, score of its row or number of its class, and 0.
+    These are role, number of the text, score of its row or number of its class, and 0. Distinct texts, without the
+    blanks around them, are numbered in the order in which they occur.
     """
-    classes: dict[str, int] = {}
-    ids, labels = TextIds(), []
+    classes, ids = dict[str, int](), dict[str, int]()
+    labels = []
     for row in examples:
         value: float | None = None
         if isinstance(row, RetrievalExample):
@@ -54,7 +40,8 @@ def label_texts(examples: Sequence[Example]) -> npt.NDArray[np.float64]:
         else:
             value = row.score if row.label is None else classes.setdefault(row.label, len(classes))
             roles = [ANCHOR, *[POSITIVE] * len(row.positives), *[NEGATIVE] * len(row.negatives)]
-        labels += [(role, text, value or 0, 0) for role, text in zip(roles, ids.add(row.texts), strict=True)]
+        numbers = [ids.setdefault(text.strip(), len(ids)) for text in row.texts]
+        labels += [(role, number, value or 0, 0) for role, number in zip(roles, numbers, strict=True)]
     return np.array(labels, dtype=np.float64).reshape(-1, NUM_LABELS)
 
 

@@ -19,7 +19,7 @@ from bertwright.interop.model_files import model_folder
 from bertwright.models import embedding_losses as losses
 from bertwright.models.embedding_losses import Guide, LossSum, Pairs, RankingBatch
 from bertwright.tables.text_roles import TextRow
-from bertwright.tasks.embedding_batches import ANCHOR, POSITIVE, KnownPairs, TextIds, find_masked, label_texts
+from bertwright.tasks.embedding_batches import ANCHOR, POSITIVE, KnownPairs, find_masked, label_texts
 from bertwright.tasks.encoded import Ints
 from bertwright.tasks.prediction import predict_logits
 from bertwright.training.loop import LossOutput
@@ -93,9 +93,7 @@ class VectorObjective:
             return losses.squared_errors(cosines, scores.to(cosines.dtype))
         if name == "contrastive":
             return losses.online_contrastive(cosines, scores)
-        if name == "cosent":
-            return losses.rank_scores(cosines, scores, scale)
-        raise ValueError(f"vector_loss = {name!r}: no loss of a whole step")
+        return losses.rank_scores(cosines, scores, scale)  # cosent
 
     def make_ranking(self, rows: Tensor) -> RankingBatch:
         """Find anchors, columns, targets and the pairs that are no negatives, in the texts of a step."""
@@ -138,9 +136,8 @@ def embed_guide(task: Embedding, rows: Sequence[TextRow]) -> Tensor:
     folder = model_folder(task.guide)
     guide = type(task)(prompts=("none=",)).with_model(folder)
     model = start_task_model(folder, guide.head_for(folder), seed=0).model.eval()
-    ids = TextIds()
-    ids.add([text for row in rows for text in row.texts])
-    encoded = guide.encode([TextRow(text, "") for text in ids.texts], open_tokenizer(folder), labeled=False)
+    texts = dict.fromkeys(text.strip() for row in rows for text in row.texts)  # numbered as by `label_texts`
+    encoded = guide.encode([TextRow(text, "") for text in texts], open_tokenizer(folder), labeled=False)
     return losses.unit(torch.from_numpy(predict_logits(model, encoded)))
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from bertwright.base.seeding import make_rng
 from bertwright.metrics import scores as metrics
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
-from bertwright.metrics.ranking_scores import DEPTH, NAMES, RankingScores, score_rankings
+from bertwright.metrics.ranking_scores import DEPTH, NAMES, score_rankings
 from bertwright.search.exact_search import Neighbours, find_nearest, unit_vectors
 from bertwright.tables.retrieval_folders import RetrievalSet
 from bertwright.tables.text_roles import TextRow
@@ -47,8 +47,7 @@ class VectorScores(NamedTuple):
 
 def score_retrieval(data: RetrievalSet, embed: Embed) -> VectorScores:
     """Score the nearest 100 documents of each query by cosine; a document with the query's id is left out."""
-    rankings = rank_by_vectors(data, embed, DEPTH)
-    return name_ranking_scores(score_rankings(rankings, data.judgements), "cosine_")
+    return score_ranked(rank_by_vectors(data, embed, DEPTH), data.judgements)
 
 
 def rank_by_vectors(data: RetrievalSet, embed: Embed, depth: int) -> dict[str, list[str]]:
@@ -67,9 +66,10 @@ def name_documents(data: RetrievalSet, ids: Sequence[str], found: Neighbours, de
     }
 
 
-def name_ranking_scores(found: RankingScores, prefix: str = "") -> VectorScores:
-    """Return the means of the scores of rankings; nDCG@10 per query is what is resampled."""
-    scores = {f"{prefix}{name}": score for name, score in found.means.items()}
+def score_ranked(rankings: Mapping[str, Sequence[str]], judgements: Mapping[str, Mapping[str, int]]) -> VectorScores:
+    """Score the documents that were found for each query; nDCG@10 per query is what is resampled."""
+    found = score_rankings(rankings, judgements)
+    scores = {f"cosine_{name}": score for name, score in found.means.items()}
     return VectorScores(scores, ExampleScores("mean", found.values[:, [NAMES.index("ndcg@10")]]))
 
 
@@ -186,16 +186,12 @@ def score_classes(train: Sequence[TextRow], test: Sequence[TextRow], embed: Embe
     )
 
 
-def _score_drawn_classes(rows: Sequence[TextRow], embed: Embed) -> VectorScores:
-    return score_classes(rows, rows, embed)
-
-
 SCORERS: Mapping[str, Callable[[Any, Embed], VectorScores]] = {
     "retrieval": score_retrieval,
     "similarity": score_similarity,
     "pairs": score_pairs,
     "triplets": score_triplets,
-    "classes": _score_drawn_classes,
+    "classes": lambda rows, embed: score_classes(rows, rows, embed),
     "translations": score_translations,
     "reranking": score_query_candidates,
 }

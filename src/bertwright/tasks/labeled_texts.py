@@ -44,11 +44,9 @@ def read_labeled_texts(
     if any(map(is_retrieval_folder, paths)):
         if len(paths) > 1 or kind not in (None, "retrieval"):
             raise ValueError(f"{paths[0]}: a folder with corpus.jsonl is scored by itself, as retrieval")
-        found = read_retrieval_folder(Path(paths[0]), split)
-        return LabeledTexts("retrieval", found, _describe_retrieval(found, f"split {split}"))
+        return _describe_retrieval(read_retrieval_folder(Path(paths[0]), split), f"split {split}")
     if all(map(_has_paragraphs, paths)) and not options.columns:
-        found = _questions_as_retrieval(paths, options)
-        return LabeledTexts("retrieval", found, _describe_retrieval(found, "question → paragraph"))
+        return _describe_retrieval(_questions_as_retrieval(paths, options), "question → paragraph")
     if kind == "translations" and len(paths) == 2:
         rows, roles = _read_parallel(paths, options), f"{paths[0]} → {paths[1]}"
     else:
@@ -56,16 +54,13 @@ def read_labeled_texts(
         rows, roles = [row for table in tables for row in table.rows], tables[0].roles.describe()
         if kind is None and {*tables[0].roles.named.values()} & TRANSLATED:
             kind = "translations"
-    by_columns = find_kind(rows)
-    chosen = _choose_kind(kind, by_columns, rows)
-    description = f"{chosen}, {len(rows):,} rows ({roles})"
+    chosen = _choose_kind(kind, find_kind(rows), rows)
     if chosen == "retrieval":
-        found = embedding_scores.rows_as_retrieval(rows)
-        return LabeledTexts(chosen, found, f"{_describe_retrieval(found, roles)}")
+        return _describe_retrieval(embedding_scores.rows_as_retrieval(rows), roles)
     if chosen == "reranking":
         examples = group_queries(rows, column=tables[0].roles.score)
         return LabeledTexts(chosen, examples, f"{chosen}, {len(examples):,} queries ({roles})")
-    return LabeledTexts(chosen, rows, description)
+    return LabeledTexts(chosen, rows, f"{chosen}, {len(rows):,} rows ({roles})")
 
 
 def score_vectors(texts: LabeledTexts, embed: Embed, train: Sequence[TextRow] = ()) -> VectorScores:
@@ -101,10 +96,10 @@ def _has_candidates(rows: Sequence[TextRow]) -> bool:
     return len({row.anchor for row in rows}) <= len(rows) / 2
 
 
-def _describe_retrieval(found: RetrievalSet, what: str) -> str:
+def _describe_retrieval(found: RetrievalSet, what: str) -> LabeledTexts:
     judged = sum(map(len, found.judgements.values()))
     numbers = f"{len(found.queries):,} queries, {len(found.documents):,} documents, {judged:,} judgements"
-    return f"retrieval, {numbers} ({what})"
+    return LabeledTexts("retrieval", found, f"retrieval, {numbers} ({what})")
 
 
 def _has_paragraphs(path: str) -> bool:

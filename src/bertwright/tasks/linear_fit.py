@@ -68,8 +68,9 @@ def add_outputs(blocks: Sequence[Block], weights: Floats) -> Floats:
 
 def cross_entropy(outputs: Floats, targets: Floats) -> tuple[float, Floats]:
     """Compute the loss of classes that exclude each other."""
-    shifted = outputs - outputs.max(1, keepdims=True)
-    logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    from scipy.special import log_softmax
+
+    logarithms = log_softmax(outputs, axis=1)
     return -float((targets * logarithms).sum()), np.exp(logarithms) - targets
 
 

@@ -88,7 +88,6 @@ class FloorScores(NamedTuple):
 
 
 def floor_names(task: AnyTask) -> tuple[str, ...]:
-    """Return the floors that a task has."""
     if isinstance(task, Tagging):
         return LOOKUP, LINEAR
     of_texts = Classification | MultiLabel | Regression | MultipleChoice | Reranking
@@ -184,7 +183,6 @@ def _pose(task: AnyTask, train: Sequence[Any]) -> Problem:
 
 
 def _fit(task: AnyTask, train: Sequence[Any]) -> Floor:
-    """Train the linear model of a task."""
     reads, describe, loss, targets = _pose(task, train)
     described, vocabularies = describe(train), list[dict[str, int]]()
     blocks = list[Block]()

@@ -23,12 +23,12 @@ from bertwright.tables.tables import format_label, parse_number
 from bertwright.tasks.classification import (
     LABEL_SEPARATORS,
     MAX_TABLE_LABELS,
-    WORST,
     abbreviate_probabilities,
     check_decision,
     format_labels,
     label_sort_key,
     most_probable,
+    table_of_labels,
 )
 from bertwright.tasks.encoded import Encoded, Floats, Outputs, repeat_output
 from bertwright.tasks.score_formats import DisplayTable, format_percent
@@ -253,7 +253,6 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
         return float(value), score
 
     def score_notes(self, examples: Examples, predictions: Predictions) -> list[str]:
-        """Describe the threshold that would have been best."""
         value, score = self.best_threshold(examples, predictions)
         metric = self.metric.replace("_", " ")
         return [f"best on these examples: {metric} {format_percent(score)}, with --threshold {value:g}"]
@@ -270,24 +269,13 @@ class MultiLabel(TextTask[Label, LabelsPrediction]):
     def _label_scores(self, examples: Examples, predictions: Predictions) -> dict[str, scores.LabelScores]:
         y_true, y_pred = self._compare(examples, predictions)
         sums = zip(*(marks.sum(0).tolist() for marks in (y_true & y_pred, y_pred, y_true)), strict=True)
-        return {
-            label: scores.LabelScores(
-                hits / max(predicted, 1), hits / max(actual, 1), 2 * hits / max(predicted + actual, 1), actual
-            )
-            for label, (hits, predicted, actual) in zip(self.labels, sums, strict=True)
-        }
+        return {label: scores.LabelScores.of(*counts) for label, counts in zip(self.labels, sums, strict=True)}
 
     def score_tables(self, examples: Examples, predictions: Predictions) -> list[DisplayTable]:
         """Format precision, recall and F1 of each label; of many labels, those with the lowest F1."""
-        by_label, title = self._label_scores(examples, predictions), "label"
-        if len(self.labels) > MAX_TABLE_LABELS:
-            worst = sorted((one.f1, label) for label, one in by_label.items() if one.examples)[:WORST]
-            by_label, title = {label: by_label[label] for _, label in worst}, "labels with the lowest F1"
-        rows = [(label, *map(format_percent, one[:3]), f"{one.examples:,}") for label, one in by_label.items()]
-        return [DisplayTable((title, "precision", "recall", "F1", "examples"), rows)]
+        return [table_of_labels(self._label_scores(examples, predictions), worst=len(self.labels) > MAX_TABLE_LABELS)]
 
     def score_details(self, examples: Examples, predictions: Predictions) -> dict[str, Any]:
-        """Return the scores of each label."""
         by_label = self._label_scores(examples, predictions)
         return {"labels": {label: one._asdict() for label, one in by_label.items()}}
 

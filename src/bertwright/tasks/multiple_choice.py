@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from statistics import mode
 from string import ascii_uppercase
@@ -16,28 +16,24 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
-from bertwright.models.pooling import describe_pooling
 from bertwright.tables.dialects import check_dialect
-from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import format_label, parse_number, read_rows
 from bertwright.tasks.encoded import Encoded, Floats, Outputs
 from bertwright.tasks.score_formats import DisplayTable
+from bertwright.tasks.table_task import WITHOUT_HEADER, TableTask
 from bertwright.tasks.task import (
     LEARNED,
-    Task,
     check_metric,
     log_softmax_of_groups,
-    make_pooled_head,
     score_each,
     softmax,
     sum_cross_entropy,
 )
-from bertwright.tasks.text_task import WITHOUT_HEADER, known_labels
+from bertwright.tasks.text_task import known_labels
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
@@ -45,8 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from bertwright.interop.head_config import HeadRecord
-    from bertwright.models.encoder import TextEncoder
-    from bertwright.models.heads import TaskBatch, TaskHead
+    from bertwright.models.heads import TaskBatch
 
 ROWS_SHOWN = 200  # rows that show the usual number of endings
 
@@ -73,12 +68,15 @@ class ChoicePrediction(NamedTuple):
 
     @property
     def probability(self) -> float:
-        """The probability of the choice."""
         return self.probabilities[self.choice]
 
 
+Examples = Sequence[ChoiceExample]
+Predictions = Sequence[ChoicePrediction]
+
+
 @dataclass(frozen=True)
-class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
+class MultipleChoice(TableTask[ChoiceExample, ChoicePrediction]):
     """The ending that continues a prompt, out of several."""
 
     kind: ClassVar[str] = "multiple-choice"
@@ -99,14 +97,6 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     always holds the right one."""
     first_label: int = 0
     """Number of the first ending in the label column: 0 or 1."""
-    header: bool = True
-    """Whether the first line of .tsv, .csv and .txt names the columns."""
-    quotes: bool | None = None
-    """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
-    encoding: str = "utf-8"
-    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
-    format: str | None = None
-    """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
     dialect: str | None = None
     """Layout of all files: {dialects}, or plain for files as they stand; unset: recognized in a file that lacks
     columns, with a warning (docs/dialects.md)."""
@@ -124,8 +114,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
             raise ValueError(
                 f"prompt, start, endings, label: {twice[0]!r} is named twice; name a different column for each"
             )
-        check_encoding(self.encoding)
-        check_format(self.format, TABLE_FORMATS)
+        super().__post_init__()
         check_dialect(self.dialect, self.dialect_parts)
         if not self.endings:
             raise ValueError("endings is empty: name the columns with the endings, or one that holds a list of them")
@@ -140,47 +129,34 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         """Whether the label names a column of endings, as in SciQ, instead of a column with numbers."""
         return len(self.endings) > 1 and self.label in self.endings
 
-    @property
-    def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
-        return make_pooled_head(self.head, self.pooling)
-
-    def describe(self) -> dict[str, str]:
-        return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}
-
     @classmethod
     def from_head(cls, record: HeadRecord, max_positions: int) -> Self | None:
         return cls(max_length=max_positions) if record.head.kind == "choice" else None
 
     def read(self, path: str, labeled: bool = True) -> Iterator[ChoiceExample]:
-        in_list = len(self.endings) == 1
         offset = 1 if self.start is None else 2
-        rows = read_rows(path, self._schema(labeled))
+        read = read_rows(path, self._schema(labeled))
+        rows = ((location, row, self._endings_in(row[offset:], location)) for location, row in read)
         shown = list(islice(rows, ROWS_SHOWN))
         # The usual number of endings, if nearly all have it: a few questions of ARC have three or five.
-        numbers = [len(self._list(row[offset], place)) for place, row in shown] if in_list else []
-        usual = mode(numbers) if numbers else 0
-        count = usual if 10 * sum(number != usual for number in numbers) <= len(numbers) else 0
-        leaves_out = labeled and count > 0
+        numbers = [len(endings) for _, _, endings in shown]
+        usual = mode(numbers)
+        is_usual = 10 * sum(number != usual for number in numbers) <= len(numbers)
+        count = usual if is_usual else numbers[0]
         first, left_out = "", list[str]()
-        for location, row in chain(shown, rows):
-            begin = "" if self.start is None else f"{row[1]} "
-            endings = self._list(row[offset], location) if in_list else row[offset : offset + len(self.endings)]
-            keys = _keys_of(row[offset]) if in_list else []
-            count = count or len(endings)
-            if leaves_out and len(endings) not in (0, 1, count):
+        for location, row, endings in chain(shown, rows):
+            if labeled and is_usual and len(endings) not in (0, 1, count):
                 left_out.append(location)
                 continue
             first = first or location
             _check_number_of_endings(endings, location, count, first)
-            choice = None
-            if labeled:
-                is_ending = self.label_is_ending
-                if is_ending:
-                    choice = self.endings.index(self.label)
-                elif keys:
-                    choice = self._find_key(row[-1], keys, location)
-                else:
-                    choice = self._parse_choice(row[-1], count, location)
+            begin = "" if self.start is None else f"{row[1]} "
+            choice: int | None = None
+            if labeled and self.label_is_ending:
+                choice = self.endings.index(self.label)
+            elif labeled:
+                keys, key = _keys_of(row[offset]), row[-1]
+                choice = self._find_key(key, keys, location) if keys else self._parse_choice(key, count, location)
             yield ChoiceExample(row[0], tuple(begin + ending for ending in endings), choice, location)
         if left_out:
             text = f"{len(left_out):,} rows left out because they do not have {count} endings ({left_out[0]})"
@@ -196,18 +172,18 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         values: tuple[str, ...] = (self.label,) if labeled and not self.label_is_ending else ()
         texts, values = (texts, self.endings + values) if len(self.endings) == 1 else (texts + self.endings, values)
         hint = f"choose columns with --prompt, --start, --endings and --label{WITHOUT_HEADER}"
-        form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "dialect": self.dialect}
-        form |= {"in_parallel": True, "keep_label_ids": True}
-        elsewhere = "" if self.label_is_ending else self.label
-        return TableSchema(texts, values, self.header, self.quotes, hint, label=elsewhere, **form)
+        others = {"hint": hint, "dialect": self.dialect, "in_parallel": True, "keep_label_ids": True}
+        return self.make_schema(texts, values, label="" if self.label_is_ending else self.label, **others)
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
-        schema = self._schema(labeled=False)
-        return replace(
-            schema, texts=(), values=tuple(columns), hint=hint, allow_nulls=True, label="", keep_label_ids=False
-        )
+        others = {"hint": hint, "dialect": self.dialect, "in_parallel": True, "allow_nulls": True}
+        return self.make_schema((), tuple(columns), **others)
 
-    def _list(self, value: Any, location: str) -> list[str]:
+    def _endings_in(self, values: Sequence[Any], location: str) -> Sequence[str]:
+        """Return the endings of a row; `values`: of the columns after the texts that begin them."""
+        if len(self.endings) > 1:
+            return values[: len(self.endings)]
+        value = values[0]
         if isinstance(value, list) and all(isinstance(ending, dict) and "text" in ending for ending in value):
             value = [ending["text"] for ending in value]  # as CommonsenseQA publishes its choices
         if not isinstance(value, list) or not all(isinstance(ending, str) for ending in value):
@@ -242,28 +218,28 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         assert number is not None
         return int(number) - self.first_label
 
-    def with_labels_of(self, examples: Sequence[ChoiceExample]) -> Self:
+    def with_labels_of(self, examples: Examples) -> Self:
         """Return the task unchanged: the score of an ending does not depend on its index."""
         if not examples:
             raise ValueError("no examples to learn from")
         return self
 
-    def check(self, examples: Sequence[ChoiceExample]) -> None:
+    def check(self, examples: Examples) -> None:
         known_labels(examples)
 
-    def warnings(self, examples: Sequence[ChoiceExample], paths: Sequence[str] = ()) -> list[str]:
+    def warnings(self, examples: Examples, paths: Sequence[str] = ()) -> list[str]:
         is_counted = self.first_label == 0 and not self.label_is_ending
         if is_counted and len(examples) > 20 and all(example.label for example in examples):
             return ["the first ending is never the right one; if endings are counted from 1, set --first-label 1"]
         return []
 
-    def group_keys(self, examples: Sequence[ChoiceExample]) -> Sequence[Hashable]:
+    def group_keys(self, examples: Examples) -> Sequence[Hashable]:
         return [example.prompt for example in examples]
 
-    def texts(self, examples: Sequence[ChoiceExample]) -> Iterator[str]:
+    def texts(self, examples: Examples) -> Iterator[str]:
         return (text for example in examples for text in (example.prompt, *example.endings))
 
-    def encode(self, examples: Sequence[ChoiceExample], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
+    def encode(self, examples: Examples, tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         count, first = len(examples[0].endings), examples[0].location
         for example in examples:
             _check_number_of_endings(example.endings, example.location, count, first)
@@ -280,7 +256,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         counts = np.bincount(train.labels, minlength=int(encoded.item_counts[0])).astype(np.float32)
         return np.tile(counts, encoded.num_items)[:, None]  # N · W × 1
 
-    def decode(self, examples: Sequence[ChoiceExample], encoded: Encoded, outputs: Outputs) -> list[ChoicePrediction]:
+    def decode(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[ChoicePrediction]:
         probabilities = softmax(outputs.reshape(len(examples), -1))
         best = probabilities.argmax(1).tolist()
         return [ChoicePrediction(choice, tuple(row)) for choice, row in zip(best, probabilities.tolist(), strict=True)]
@@ -288,12 +264,10 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
     def log_probabilities(self, outputs: Floats, encoded: Encoded) -> Floats:
         return log_softmax_of_groups(outputs, encoded.item_counts)
 
-    def score(self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]) -> dict[str, float]:
+    def score(self, examples: Examples, predictions: Predictions) -> dict[str, float]:
         return {"accuracy": scores.accuracy(known_labels(examples), [prediction.choice for prediction in predictions])}
 
-    def example_scores(
-        self, examples: Sequence[ChoiceExample], predictions: Sequence[ChoicePrediction]
-    ) -> ExampleScores:
+    def example_scores(self, examples: Examples, predictions: Predictions) -> ExampleScores:
         return score_each(self, examples, predictions)
 
     def to_record(self, example: ChoiceExample, prediction: ChoicePrediction) -> dict[str, Any]:
@@ -318,7 +292,7 @@ class MultipleChoice(Task[ChoiceExample, ChoicePrediction]):
         }
         return {"location": example.location, "prompt": example.prompt} | endings
 
-    def count_gold(self, examples: Sequence[ChoiceExample]) -> Mapping[str, int]:
+    def count_gold(self, examples: Examples) -> Mapping[str, int]:
         return Counter(f"ending {label + self.first_label}" for label in sorted(known_labels(examples)))
 
     def display(self, predicted: Sequence[tuple[ChoiceExample, ChoicePrediction]]) -> list[DisplayTable]:

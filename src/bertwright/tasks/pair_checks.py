@@ -45,14 +45,6 @@ def _look_swapped(rows: Sequence[TextRow]) -> str:
     return f"anchors have {long:,.0f} characters, positives {short:,.0f} (medians)" if long > LONGER * short > 0 else ""
 
 
-def describe_batch(rows: Sequence[TextRow], batch_size: int) -> str:
-    """Say that a step has more rows than the data; empty if it has not."""
-    if batch_size <= len(rows):
-        return ""
-    copies = f"each step has rows more than once; --batch-size {len(rows)} or less reads each once"
-    return f"a step of {batch_size:,} rows is larger than the {len(rows):,} of the data: {copies}"
-
-
 def expect_masked(rows: Sequence[TextRow], batch_size: int) -> float:
     """Return the number of pairs that `ranking` masks in a step of B rows, on average over all steps.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -18,10 +18,10 @@ from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.multiple_choice import MultipleChoice
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.regression import Regression
+from bertwright.tasks.table_task import TableTask
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_types import TASK_TYPES, TaskOptions
-from bertwright.tasks.text_task import TextTask
 from bertwright.text.sources import check_unique
 
 SPLITS = ("train", "dev", "test")
@@ -44,17 +44,13 @@ class Preset(NamedTuple):
     GLUE's test files have no labels, so they cannot be scored: `bertwright glue-submission` predicts them.
     """
 
-    build: Callable[[], AnyTask]
+    task: AnyTask
+    """The task with its settings, without labels."""
     train: str = "train.tsv"
     dev: str = "dev.tsv"
     test: str = ""
     paper: PaperSettings | None = None
     """None if the paper names no settings for the task."""
-
-    @property
-    def task(self) -> AnyTask:
-        """The task with its settings, without labels."""
-        return self.build()
 
 
 # Quora's release has 11 pairs with a line end inside a question, in quotes that GLUE does not use: 22 of its 404,301
@@ -63,21 +59,19 @@ class Preset(NamedTuple):
 _QQP_SHORT_ROWS = 22
 
 _PAIRS = partial(Classification, text="sentence1", text_pair="sentence2")
-_MNLI = partial(_PAIRS, label="gold_label")
 _GLUE = PaperSettings(3e-5, 32, 3.0, "4.1", rates=(5e-5, 4e-5, 3e-5, 2e-5))
 
 # Section 4: GLUE (4.1), SQuAD 1.1 (4.2), SQuAD 2.0 (4.3), SWAG (4.4); 5.3: CoNLL-2003. Scores as in table 1's caption.
 PRESETS: dict[str, Preset] = {
-    "cola": Preset(partial(Classification, text="4", label="2", header=False, metric="matthews"), paper=_GLUE),
-    "sst2": Preset(partial(Classification, text="sentence", label="label"), paper=_GLUE),
+    "cola": Preset(Classification(text="4", label="2", header=False, metric="matthews"), paper=_GLUE),
+    "sst2": Preset(Classification(text="sentence", label="label"), paper=_GLUE),
     "mrpc": Preset(
-        partial(_PAIRS, text="#1 String", text_pair="#2 String", label="Quality", metric="f1", pos_label="1"),
+        _PAIRS(text="#1 String", text_pair="#2 String", label="Quality", metric="f1", pos_label="1"),
         paper=_GLUE,
     ),
-    "stsb": Preset(partial(Regression, text="sentence1", text_pair="sentence2", label="score"), paper=_GLUE),
+    "stsb": Preset(Regression(text="sentence1", text_pair="sentence2", label="score"), paper=_GLUE),
     "qqp": Preset(
-        partial(
-            _PAIRS,
+        _PAIRS(
             text="question1",
             text_pair="question2",
             label="is_duplicate",
@@ -87,41 +81,37 @@ PRESETS: dict[str, Preset] = {
         ),
         paper=_GLUE,
     ),
-    "mnli": Preset(_MNLI, dev="dev_matched.tsv", paper=_GLUE),
-    "mnli_mismatched": Preset(_MNLI, dev="dev_mismatched.tsv", paper=_GLUE),
-    "qnli": Preset(partial(_PAIRS, text="question", text_pair="sentence"), paper=_GLUE),
-    "rte": Preset(_PAIRS, paper=_GLUE),
-    "wnli": Preset(_PAIRS, paper=_GLUE),
+    "mnli": Preset(_PAIRS(label="gold_label"), dev="dev_matched.tsv", paper=_GLUE),
+    "mnli_mismatched": Preset(_PAIRS(label="gold_label"), dev="dev_mismatched.tsv", paper=_GLUE),
+    "qnli": Preset(_PAIRS(text="question", text_pair="sentence"), paper=_GLUE),
+    "rte": Preset(_PAIRS(), paper=_GLUE),
+    "wnli": Preset(_PAIRS(), paper=_GLUE),
     "swag": Preset(
-        partial(MultipleChoice, prompt="sent1", start="sent2", label="label"),
+        MultipleChoice(prompt="sent1", start="sent2", label="label"),
         train="train.csv",
         dev="val.csv",
         paper=PaperSettings(2e-5, 16, 3.0, "4.4"),
     ),
-    "codah": Preset(
-        partial(MultipleChoice, prompt="2", endings=("3", "4", "5", "6"), label="7", header=False), test="test.tsv"
-    ),
+    "codah": Preset(MultipleChoice(prompt="2", endings=("3", "4", "5", "6"), label="7", header=False), test="test.tsv"),
     "squad": Preset(
-        QuestionAnswering, train="train-v1.1.json", dev="dev-v1.1.json", paper=PaperSettings(5e-5, 32, 3.0, "4.2")
+        QuestionAnswering(), train="train-v1.1.json", dev="dev-v1.1.json", paper=PaperSettings(5e-5, 32, 3.0, "4.2")
     ),
     "squad_v2": Preset(
-        partial(QuestionAnswering, allow_no_answer=True),
+        QuestionAnswering(allow_no_answer=True),
         train="train-v2.0.json",
         dev="dev-v2.0.json",
         paper=PaperSettings(5e-5, 48, 2.0, "4.3"),
     ),
     "korquad": Preset(
-        partial(QuestionAnswering, scoring="korquad"), train="KorQuAD_v1.0_train.json", dev="KorQuAD_v1.0_dev.json"
+        QuestionAnswering(scoring="korquad"), train="KorQuAD_v1.0_train.json", dev="KorQuAD_v1.0_dev.json"
     ),
-    "conll2003": Preset(
-        partial(Tagging, context=True, max_length=512), train="train.txt", dev="valid.txt", test="test.txt"
-    ),
-    "conll2000": Preset(Tagging, train="train.txt", dev="dev.txt", test="test.txt"),
+    "conll2003": Preset(Tagging(context=True, max_length=512), train="train.txt", dev="valid.txt", test="test.txt"),
+    "conll2000": Preset(Tagging(), train="train.txt", dev="dev.txt", test="test.txt"),
     "ud_pos": Preset(
-        partial(Tagging, metric="accuracy"), train="*-ud-train.conllu", dev="*-ud-dev.conllu", test="*-ud-test.conllu"
+        Tagging(metric="accuracy"), train="*-ud-train.conllu", dev="*-ud-dev.conllu", test="*-ud-test.conllu"
     ),
     "nsmc": Preset(
-        partial(Classification, text="document", label="label"),
+        Classification(text="document", label="label"),
         train="ratings_train.txt",
         dev="ratings_dev.txt",
         test="ratings_test.txt",
@@ -195,10 +185,9 @@ class TaskSettings:
         return {name for name in SPLITS if path in getattr(self, name)}
 
     def _splits_in(self, path: str) -> Splits:
-        task = self.build_task()
-        has_columns = isinstance(task, TextTask | MultipleChoice | Embedding) and task.header
-        form, encoding = getattr(task, "format", None), getattr(task, "encoding", "utf-8")
-        return splits_in(path, form, encoding, has_columns)
+        task: Any = self.build_task()
+        has_columns = isinstance(task, TableTask) and task.header
+        return splits_in(path, task.format, task.encoding, has_columns)
 
     def warn_of_splits(self, split: str) -> None:
         """Warn of each file with several splits that only this split names, and of folders and globs with several."""

@@ -184,7 +184,6 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return replace(self, threshold=threshold) if self.allow_no_answer else super().with_threshold(threshold)
 
     def merge(self, others: Sequence[Self]) -> Self:
-        """Return the task with the mean threshold."""
         return replace(self, threshold=float(np.mean([task.threshold for task in (self, *others)])))
 
     def merge_notes(self) -> list[str]:
@@ -370,7 +369,8 @@ class QuestionAnswering(Task[QaExample, Answer]):
         if len(found) == 1:
             return found[0]
         joined = Spans(*(np.concatenate(arrays) for arrays in zip(*found, strict=True)))
-        return joined.take(np.lexsort((joined.last, joined.first, -joined.scores))[: self.n_best_size])
+        best = np.lexsort((joined.last, joined.first, -joined.scores))[: self.n_best_size]
+        return Spans(joined.scores[best], joined.first[best], joined.last[best])
 
     def _choose_answer(self, context: str, spans: Spans, offsets: npt.NDArray[np.int32], null_score: float) -> Answer:
         starts: list[Any] = offsets[spans.first, 0].tolist()
@@ -420,7 +420,6 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return score_each(self, examples, predictions)
 
     def score_notes(self, examples: Sequence[QaExample], predictions: Sequence[Answer]) -> list[str]:
-        """Describe the threshold that would have been best."""
         if not self.allow_no_answer:
             return []
         best = self.best_threshold(examples, predictions)
@@ -466,7 +465,6 @@ class QuestionAnswering(Task[QaExample, Answer]):
         return Counter("without an answer" if example.is_impossible else "with an answer" for example in examples)
 
     def display(self, predicted: Sequence[tuple[QaExample, Answer]]) -> list[DisplayTable]:
-        """Format the best candidates of each question."""
         tables = []
         for _, answer in predicted:
             rows = [
@@ -504,7 +502,6 @@ def _gold_texts(examples: Sequence[QaExample]) -> list[list[str]]:
 
 
 def _place(answer: GoldAnswer) -> str:
-    """Describe where an answer is in its context."""
     if answer.start is None:
         return "not in the context"
     return f"characters {answer.start}-{answer.start + len(answer.text)}"

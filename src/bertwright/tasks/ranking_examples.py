@@ -78,7 +78,8 @@ def group_queries(
     rows: Sequence[TextRow], with_teacher: bool = False, column: str | None = "label"
 ) -> list[RankingExample]:
     """Return one example per query of rows, as `read_queries`; `column`: name of the labels, for messages."""
-    odd = next((row for row in rows if row.score is not None and not _is_grade(row.score)), None)
+    scored = ((row, row.score) for row in rows if row.score is not None)
+    odd = next((row for row, score in scored if score < 0 or not score.is_integer()), None)
     if odd is not None and not with_teacher:
         raise ValueError(
             f"{odd.location}: expected a label 0, 1, … in {column!r}, got {odd.score:g}; for the scores of a teacher, "
@@ -130,10 +131,6 @@ def _candidates_of(row: TextRow, has_grades: bool) -> Iterator[tuple[str, Candid
     for texts, grade, scores in ((row.positives, 1, row.positive_scores), (row.negatives, 0, row.negative_scores)):
         for text, score in zip(texts, scores or (None,) * len(texts), strict=True):
             yield text, Candidate(grade, score)
-
-
-def _is_grade(number: float) -> bool:
-    return number >= 0 and number.is_integer()
 
 
 def _all_known(values: Sequence[T | None]) -> tuple[T, ...] | None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bertwright.interop.head_config import HeadRecord
     from bertwright.models.heads import TaskBatch, TaskHead
 
+Examples = Sequence[TextExample[float]]
 MAX_EXPONENT = 100  # beyond 2^100, scaled weights would leave the range of float32
 
 
@@ -69,8 +70,7 @@ class Regression(TextTask[float, float]):
             raise ValueError(f"{location}: expected a finite number in {self.label!r}, got {text!r}")
         return number
 
-    def with_labels_of(self, examples: Sequence[TextExample[float]]) -> Self:
-        """Return the task with mean and scale of the examples' labels."""
+    def with_labels_of(self, examples: Examples) -> Self:
         self.distinct_labels(examples)
         labels = self._numbers(examples)
         deviation = float(labels.std())
@@ -83,7 +83,7 @@ class Regression(TextTask[float, float]):
         with torch.no_grad():
             head.get_parameter("classifier.bias").fill_(self.mean / self.scale)
 
-    def check(self, examples: Sequence[TextExample[float]]) -> None:
+    def check(self, examples: Examples) -> None:
         """Raise ValueError if no correlation is defined: all labels are the same."""
         super().check(examples)
         if len(distinct := set(known_labels(examples))) == 1:
@@ -94,10 +94,10 @@ class Regression(TextTask[float, float]):
                 reason = "and there is no other; correlations need at least two"
             raise ValueError(f"{examples[0].location}: this number is {distinct.pop():g}, {reason}")
 
-    def encode_labels(self, examples: Sequence[TextExample[float]]) -> Outputs:
+    def encode_labels(self, examples: Examples) -> Outputs:
         return (self._numbers(examples) / self.scale).astype(np.float32)
 
-    def _numbers(self, examples: Sequence[TextExample[float]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    def _numbers(self, examples: Examples) -> np.ndarray[Any, np.dtype[np.float64]]:
         numbers = np.array(known_labels(examples), dtype=np.float64)
         if odd := np.flatnonzero(~(np.abs(numbers) <= MAX_NUMBER)).tolist():
             raise ValueError(f"{examples[odd[0]].location}: expected a finite number, got {numbers[odd[0]]}")
@@ -114,7 +114,7 @@ class Regression(TextTask[float, float]):
     def frequent_outputs(self, train: Encoded, encoded: Encoded) -> Outputs:
         return repeat_output(train.labels.mean(keepdims=True), encoded)
 
-    def decode(self, examples: Sequence[TextExample[float]], encoded: Encoded, outputs: Outputs) -> list[float]:
+    def decode(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[float]:
         numbers: list[float] = (outputs[:, 0].astype(np.float64) * self.scale).tolist()
         return numbers
 
@@ -125,7 +125,7 @@ class Regression(TextTask[float, float]):
         mean: Outputs = np.mean(scaled, axis=0).astype(np.float32)
         return mean
 
-    def score(self, examples: Sequence[TextExample[float]], predictions: Sequence[float]) -> dict[str, float]:
+    def score(self, examples: Examples, predictions: Sequence[float]) -> dict[str, float]:
         y_true = known_labels(examples)
         return {
             "spearman": scores.spearman(y_true, predictions),
@@ -133,9 +133,7 @@ class Regression(TextTask[float, float]):
             "mse": scores.mean_squared_error(y_true, predictions),
         }
 
-    def example_scores(
-        self, examples: Sequence[TextExample[float]], predictions: Sequence[float]
-    ) -> ExampleScores | None:
+    def example_scores(self, examples: Examples, predictions: Sequence[float]) -> ExampleScores | None:
         pairs = list(zip(known_labels(examples), predictions, strict=True))
         return ExampleScores("spearman", np.array(pairs, dtype=float)) if self.metric == "spearman" else None
 

@@ -20,8 +20,8 @@ from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.schema import TableSchema
 from bertwright.tasks.encoded import Encoded, Floats, Outputs
 from bertwright.tasks.ranking_examples import METRICS, RankingExample, read_candidates, read_queries, score_candidates
-from bertwright.tasks.role_task import RoleTask
 from bertwright.tasks.score_formats import DisplayTable
+from bertwright.tasks.table_task import RoleTask
 from bertwright.tasks.task import LEARNED, check_metric
 from bertwright.tasks.truncation import SegmentTokens, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 LOSSES = ("binary", "candidates", "mse", "margin")
 OF_TEACHERS = ("mse", "margin")
+Examples = Sequence[RankingExample]
+Predictions = Sequence[tuple[float, ...]]
 NO_NEGATIVES = "add texts that do not answer the query, or let bertwright mine-negatives find them"
 
 
@@ -102,7 +104,7 @@ class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
         return replace(self.table_options.schema(columns), hint=hint)
 
-    def with_labels_of(self, examples: Sequence[RankingExample]) -> Self:
+    def with_labels_of(self, examples: Examples) -> Self:
         """Return the task with the weight of positives. Raises ValueError if the loss has nothing to compare."""
         if not examples:
             raise ValueError("no examples to learn from")
@@ -123,7 +125,7 @@ class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
             raise ValueError(f"{first}: from there on no query has a positive and a negative; {NO_NEGATIVES}")
         return replace(self, positive_weight=(len(grades) - positives) / positives)
 
-    def check(self, examples: Sequence[RankingExample]) -> None:
+    def check(self, examples: Examples) -> None:
         """Raise ValueError for unknown labels, and if no query has a relevant text, so that no score is defined."""
         if examples and not any(any(example.known_grades) for example in examples):
             raise ValueError(
@@ -131,7 +133,7 @@ class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
                 "score is defined; is it a test file published without labels?"
             )
 
-    def warnings(self, examples: Sequence[RankingExample], paths: Sequence[str] = ()) -> list[str]:
+    def warnings(self, examples: Examples, paths: Sequence[str] = ()) -> list[str]:
         unscored = [example for example in examples if example.grades is not None and not example.is_scored]
         if not unscored:
             return []
@@ -139,13 +141,13 @@ class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
         share = f"{len(unscored):,} of {len(examples):,} queries have no relevant text ({unscored[0].location})"
         return [f"{share}: scores leave them out{unused}"]
 
-    def group_keys(self, examples: Sequence[RankingExample]) -> Sequence[Hashable]:
+    def group_keys(self, examples: Examples) -> Sequence[Hashable]:
         return [example.query for example in examples]
 
-    def texts(self, examples: Sequence[RankingExample]) -> Iterator[str]:
+    def texts(self, examples: Examples) -> Iterator[str]:
         return (text for example in examples for text in (example.query, *example.texts))
 
-    def encode(self, examples: Sequence[RankingExample], tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
+    def encode(self, examples: Examples, tokenizer: TextTokenizer, labeled: bool = True) -> Encoded:
         """Encode each pair of query and text or, with `labeled`, the pairs that the loss compares, item by item."""
         items = [(number, item) for number, example in enumerate(examples) for item in self._items(example, labeled)]
         sizes = np.array([len(item.texts) for _, item in items], dtype=np.int64)
@@ -201,7 +203,7 @@ class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
             scores = scores[::2] - scores[1::2]
         return F.mse_loss(scores, targets, reduction="sum")
 
-    def decode(self, examples: Sequence[RankingExample], encoded: Encoded, outputs: Outputs) -> list[tuple[float, ...]]:
+    def decode(self, examples: Examples, encoded: Encoded, outputs: Outputs) -> list[tuple[float, ...]]:
         values = self.activate(outputs)
         bounds = np.searchsorted(encoded.example_ids, np.arange(len(examples) + 1)).tolist()
         return [tuple(values[start:end].tolist()) for start, end in pairwise(bounds)]
@@ -223,25 +225,23 @@ class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
 
     # Scores
 
-    def score(self, examples: Sequence[RankingExample], predictions: Sequence[tuple[float, ...]]) -> dict[str, float]:
+    def score(self, examples: Examples, predictions: Predictions) -> dict[str, float]:
         """Compute the means over the queries with a relevant text; of texts with equal scores, the worst come first."""
         return dict(zip(METRICS, self._query_scores(examples, predictions).mean(0).tolist(), strict=True))
 
-    def _query_scores(self, examples: Sequence[RankingExample], predictions: Sequence[tuple[float, ...]]) -> Floats:
+    def _query_scores(self, examples: Examples, predictions: Predictions) -> Floats:
         """Compute the metrics of each query with a relevant text, Q × 3."""
         pairs = zip(examples, predictions, strict=True)
         return np.array([score_candidates(one.known_grades, scores) for one, scores in pairs if one.is_scored])
 
-    def example_scores(
-        self, examples: Sequence[RankingExample], predictions: Sequence[tuple[float, ...]]
-    ) -> ExampleScores:
+    def example_scores(self, examples: Examples, predictions: Predictions) -> ExampleScores:
         return ExampleScores("mean", self._query_scores(examples, predictions)[:, [METRICS.index(self.metric)]])
 
     def is_right(self, example: RankingExample, prediction: tuple[float, ...]) -> bool:
         """Return whether the first text is relevant; true for a query without a relevant text."""
         return not example.is_scored or example.known_grades[int(np.argmax(prediction))] > 0
 
-    def single_class_warnings(self, predictions: Sequence[tuple[float, ...]]) -> list[str]:
+    def single_class_warnings(self, predictions: Predictions) -> list[str]:
         """Warn if all texts have the same score."""
         scores = {score for prediction in predictions for score in prediction}
         if len(scores) == 1 and sum(map(len, predictions)) > 1:
@@ -264,7 +264,7 @@ class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
         }
         return {"location": example.location, "query": example.query} | texts
 
-    def count_gold(self, examples: Sequence[RankingExample]) -> Mapping[str, int]:
+    def count_gold(self, examples: Examples) -> Mapping[str, int]:
         grades = [grade > 0 for example in examples for grade in example.grades or ()]
         return Counter({"relevant": sum(grades), "not relevant": len(grades) - sum(grades)})
 

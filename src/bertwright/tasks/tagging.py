@@ -403,7 +403,6 @@ class Tagging(Task[TagExample, TagPrediction]):
         return {"f1": total.f1, "precision": total.precision, "recall": total.recall} | share
 
     def span_scores(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> SpanScores:
-        """Score all spans, and the spans of each type."""
         y_true = [self._gold(example) for example in examples]
         return span_scores(y_true, [prediction.tags for prediction in predictions])
 
@@ -420,7 +419,6 @@ class Tagging(Task[TagExample, TagPrediction]):
         return len(spans & predicted), len(predicted), len(spans)
 
     def score_tables(self, examples: Sequence[TagExample], predictions: Sequence[TagPrediction]) -> list[DisplayTable]:
-        """Format the scores of each type of span."""
         if self.scheme == "none":
             return []
         rows = [
@@ -507,7 +505,6 @@ class Tagging(Task[TagExample, TagPrediction]):
 
     @property
     def _learned_scheme(self) -> Scheme:
-        """The scheme that the model learns."""
         return "bioes" if self.scores_paths and self._scheme in ("iob1", "iob2") else self._scheme
 
     def _targets(self, example: TagExample) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from bertwright.base.ragged import offsets_from_lengths
 from bertwright.base.settings import did_you_mean
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
+from bertwright.models.pooling import describe_pooling
 from bertwright.tables.schema import TableSchema
 from bertwright.tasks.collation import step_items
 from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs
@@ -253,7 +254,11 @@ class Task(ABC, Generic[E, P]):
     @property
     def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
         """A function that builds the head on an encoder; None for the paper's linear layer with its pooler."""
-        return None
+        if not self.pooling:
+            return None
+        from bertwright.models.heads import PooledHead
+
+        return partial(PooledHead, self.head, self.pooling)
 
     def head_for(self, folder: Path) -> Callable[[TextEncoder], TaskHead] | None:
         """Return `head_builder`, for the model in a folder."""
@@ -324,8 +329,9 @@ class Task(ABC, Generic[E, P]):
 
     def log_probabilities(self, outputs: Floats, encoded: Encoded) -> Floats:
         """Compute log-probabilities, R × C, among the outputs that compete: by default, in a row."""
-        shifted = outputs - outputs.max(axis=1, keepdims=True)
-        logarithms: Floats = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+        from scipy.special import log_softmax
+
+        logarithms: Floats = log_softmax(outputs, axis=1)
         return logarithms
 
     # Scores
@@ -388,7 +394,7 @@ class Task(ABC, Generic[E, P]):
 
     def describe(self) -> dict[str, str]:
         """Return properties of the task for the summary of a model, by name."""
-        return {}
+        return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}
 
     def describe_training(self, examples: Sequence[E]) -> dict[str, str]:
         """Return what the training examples decide, for the summary of a run, by name."""
@@ -424,18 +430,10 @@ class Task(ABC, Generic[E, P]):
 AnyTask = Task[Any, Any]
 
 
-def make_pooled_head(spec: HeadSpec, modes: Sequence[str]) -> Callable[[TextEncoder], TaskHead] | None:
-    """Return a function that builds the head for some pooling modes; None for none, the paper's head."""
-    if not modes:
-        return None
-    from bertwright.models.heads import PooledHead
-
-    return partial(PooledHead, spec, modes)
-
-
 def options_of(cls: type[AnyTask]) -> list[Field[Any]]:
-    """Return the fields of a task type that a user sets."""
-    return [field for field in fields(cls) if field.metadata.get("option", True)]  # type: ignore[arg-type]
+    """Return the fields of a task type that a user sets; fields of all tables come last."""
+    options = [field for field in fields(cls) if field.metadata.get("option", True)]  # type: ignore[arg-type]
+    return sorted(options, key=lambda field: bool(field.kw_only))
 
 
 def sum_cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, weights: Sequence[float] = ()) -> Tensor:

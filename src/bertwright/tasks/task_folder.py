@@ -263,7 +263,6 @@ def describe_shape(config: EncoderConfig) -> str:
 
 
 def describe_task(task: AnyTask) -> dict[str, str]:
-    """Return the properties of a task, for people."""
     fields = {"task": task.kind}
     if task.label_names:
         names = ", ".join(task.label_names[:MAX_LABELS]) + (" …" if len(task.label_names) > MAX_LABELS else "")

@@ -66,3 +66,13 @@ def check_record(path: Path, expected: OutputRecord) -> None:
         whose = {"teacher": "another teacher", "texts": "other texts", "outputs": "a file that has changed"}
         what = whose.get(odd[0], "other labels")
         raise ValueError(f"{path}: computed for {what}; delete the folder, or name another one with --cache")
+
+
+def check_outputs(option: str, path: str, texts: Sequence[str]) -> OutputRecord:
+    """Return what the file of an option is of. Raises ValueError if it is of other texts or has changed."""
+    file = Path(path)
+    if not path or not file.is_file():
+        raise ValueError(f"{option}: no file {path!r}; bertwright distill computes it")
+    record = read_record(file)
+    check_record(file, record._replace(texts=digest_texts(texts), outputs=digest_file(file)))
+    return record

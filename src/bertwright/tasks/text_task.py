@@ -8,22 +8,21 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy.typing as npt
 
-from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.pooling import describe_pooling
 from bertwright.tables.dialects import check_dialect
 from bertwright.tables.label_dialects import labels_of_annotation
-from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema, leave_out_rows
 from bertwright.tables.tables import count_skipped_rows, read_rows
 from bertwright.tasks.encoded import Encoded
-from bertwright.tasks.task import LEARNED, Task, count_labels, make_pooled_head
+from bertwright.tasks.table_task import WITHOUT_HEADER, TableTask
+from bertwright.tasks.task import LEARNED, count_labels
 from bertwright.tasks.truncation import SegmentTokens, encode_both_orders, encode_segments
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.wordpiece_files import SPECIAL_TOKENS
@@ -38,7 +37,6 @@ MISSING: tuple[object, ...] = ("NULL", "NaN", "nan", "<NA>", "#N/A", [])
 UNDECIDED = ("gold_label", "-")  # column and label of SNLI's and MultiNLI's rows on which the annotators disagreed
 SEP = SPECIAL_TOKENS[3]
 OF_WINDOWS = re.compile("[\x80-\x84\x86-\x9f]")  # cp1252 read as latin-1; U+0085 is a line end
-WITHOUT_HEADER = "; if line 1 is no header, use --header False and columns by number"
 
 L = TypeVar("L")  # a label: text, or a number
 L_co = TypeVar("L_co", covariant=True)
@@ -61,7 +59,7 @@ class TextExample(NamedTuple, Generic[L]):
 
 
 @dataclass(frozen=True)
-class TextTask(Task[TextExample[L], P], Generic[L, P]):
+class TextTask(TableTask[TextExample[L], P], Generic[L, P]):
     """A task on texts or pairs of texts, which are read from tables."""
 
     inference_call: ClassVar[str] = "classify(texts)"
@@ -75,14 +73,6 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     """Column with the second text of a pair; unset: single texts."""
     label: str = "label"
     """Column with the label; in a regression, with the number."""
-    header: bool = True
-    """Whether the first line of .tsv, .csv and .txt names the columns."""
-    quotes: bool | None = None
-    """Whether quotes enclose fields; unset: in .csv they do, in .tsv and .txt they are plain characters, as in GLUE."""
-    encoding: str = "utf-8"
-    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
-    format: str | None = None
-    """Format of all files, whatever their suffixes: txt, tsv, csv, jsonl, json or parquet; unset: by suffix."""
     dialect: str | None = None
     """Layout of all files: {dialects}, or plain for files as they stand; unset: recognized in a file that lacks
     columns, with a warning (docs/dialects.md)."""
@@ -100,8 +90,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         named = [column for column in (self.text, self.text_pair, *self.label_fields) if column is not None]
         if twice := [column for column in named if named.count(column) > 1]:
             raise ValueError(f"text, text_pair, label: {twice[0]!r} is named twice; name a different column for each")
-        check_encoding(self.encoding)
-        check_format(self.format, TABLE_FORMATS)
+        super().__post_init__()
         check_dialect(self.dialect, self.dialect_parts)
         min_length = 3 if self.text_pair is None else 5
         if self.max_length < min_length:
@@ -117,7 +106,7 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
     @property
     def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
         if not self.both_orders:
-            return make_pooled_head(self.head, self.pooling)
+            return super().head_builder
         from bertwright.models.heads import BothOrdersHead
 
         return partial(BothOrdersHead, self.head)
@@ -169,13 +158,11 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         # Without labels no row is skipped: there is one prediction per row.
         label, max_short_rows = (self.label_fields, self.max_short_rows) if labeled else ((), 0)
         elsewhere = self.label if self.label_fields == (self.label,) else ""
-        form: dict[str, Any] = {"encoding": self.encoding, "suffix": self.format, "dialect": self.dialect}
-        form |= {"max_short_rows": max_short_rows}
-        return TableSchema(texts, label, self.header, self.quotes, hint, label=elsewhere, **form)
+        others = {"hint": hint, "label": elsewhere, "dialect": self.dialect, "max_short_rows": max_short_rows}
+        return self.make_schema(texts, label, **others)
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema:
-        schema = self._schema(labeled=False)
-        return replace(schema, texts=(), values=tuple(columns), hint=hint, allow_nulls=True, label="")
+        return self.make_schema((), tuple(columns), hint=hint, allow_nulls=True, dialect=self.dialect)
 
     @property
     def num_segments(self) -> int:
@@ -199,9 +186,6 @@ class TextTask(Task[TextExample[L], P], Generic[L, P]):
         if self.both_orders:
             return encode_both_orders(segments[0], segments[1], labels, tokenizer, self.max_length)
         return encode_segments(segments, labels, tokenizer, self.max_length)
-
-    def describe(self) -> dict[str, str]:
-        return {"head reads": describe_pooling(self.pooling)} if self.pooling else {}
 
     def gold_columns(self, example: TextExample[L]) -> dict[str, Any]:
         pair = {} if example.text_pair is None else {"text_pair": example.text_pair}

@@ -23,6 +23,7 @@ from typing import IO, Literal, NamedTuple
 from bertwright.base.foreign import NOT_SEEKABLE
 from bertwright.base.object_storage import as_url, explain
 from bertwright.base.optional import needs
+from bertwright.text.lines import split_lines
 from bertwright.text.signatures import recognize
 from bertwright.text.sources import (
     STDIN,
@@ -96,7 +97,6 @@ class ReadStats:
     unknown_words: Counter[str] = field(default_factory=Counter)  # names of the templates, by dropped sentences
 
     def add(self, later: ReadStats) -> None:
-        """Add the counts of what was read after this."""
         for item in fields(self):
             value, more = getattr(self, item.name), getattr(later, item.name)
             setattr(self, item.name, value or more if isinstance(value, str) else value + more)
@@ -131,6 +131,13 @@ def read_text(path: str, encoding: str = "utf-8") -> Iterator[str]:
     return decode_blocks(find_file(path), TextCodec(encoding), ReadStats())
 
 
+def read_texts(file: InputFile, encoding: str) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line that is not blank, without the white space around it."""
+    lines = split_lines(file.path, decode_blocks(file, TextCodec(encoding), ReadStats()))
+    stripped = ((number, line.strip()) for number, line in lines)
+    return ((number, line) for number, line in stripped if line)
+
+
 def decode_blocks(
     file: InputFile, codec: TextCodec, stats: ReadStats, start: int = 0, end: int | None = None
 ) -> Iterator[str]:
@@ -152,12 +159,12 @@ def check_stdin_alone(inputs: Sequence[str]) -> None:
         )
 
 
-def read_stdin(codec: TextCodec, stats: ReadStats) -> Iterator[str]:
+def read_stdin(codec: TextCodec) -> Iterator[str]:
     """Yield the text of standard input in blocks of 1 MB; raises the errors of `decode_blocks`."""
     if sys.stdin is None:
         raise ValueError("standard input is closed; pipe text into the command, or give a file")
     stream = sys.stdin.buffer
-    return _decode_all(STDIN_NAME, iter(lambda: stream.read(BLOCK), b""), codec, stats, 0)
+    return _decode_all(STDIN_NAME, iter(lambda: stream.read(BLOCK), b""), codec, ReadStats(), 0)
 
 
 def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: ReadStats, offset: int) -> Iterator[str]:
@@ -190,7 +197,6 @@ def _decode_all(path: str, blocks: Iterable[bytes], codec: TextCodec, stats: Rea
 
 
 def _check_head(path: str, block: bytes, codec: TextCodec) -> None:
-    """Raise ValueError if the first bytes show another format."""
     for magic, kind in ({} if codec.is_wide else WIDE_MAGIC).items():
         if block.startswith(magic):
             way_out = f"; {FIX_INPUT}" if codec.hint == FIX_INPUT else f" (read it with --encoding {kind.lower()})"

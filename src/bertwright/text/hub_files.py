@@ -18,7 +18,6 @@ def hub_file_system() -> Any:
 
 
 def hub_size(path: str) -> int:
-    """Return the bytes of a file."""
     with explain_hub_errors(path):
         return int(hub_file_system().info(path.removeprefix(HF_SCHEME))["size"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from bertwright.text.decoding import STDIN_NAME, ReadStats, TextCodec, read_stdin
+from bertwright.text.decoding import STDIN_NAME, TextCodec, read_stdin
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import STDIN
 
@@ -12,7 +12,7 @@ from bertwright.text.sources import STDIN
 def stdin_lines(codec: TextCodec) -> Iterator[tuple[int, str]]:
     """Yield number and content of each line of standard input. Raises ValueError if there is none."""
     number = 0
-    for number, line in split_lines(STDIN_NAME, read_stdin(codec, ReadStats())):
+    for number, line in split_lines(STDIN_NAME, read_stdin(codec)):
         yield number, line
     if not number:
         raise _no_text()

@@ -16,7 +16,7 @@ from bertwright.interop.model_files import model_folder
 from bertwright.metrics.bleu import corpus_bleu
 from bertwright.models.beam_search import beam_search
 from bertwright.systems.translation_models import TranslationSystem, load_translation_system
-from bertwright.text.decoding import ReadStats, TextCodec, read_stdin
+from bertwright.text.decoding import TextCodec, read_stdin
 from bertwright.text.lines import split_lines
 from bertwright.text.sources import STDIN
 from bertwright.training.context import execution_context
@@ -120,6 +120,6 @@ def _read_references(settings: TranslateSettings, count: int) -> list[list[str]]
 
 def _read_inputs(settings: TranslateSettings) -> list[str]:
     if settings.inputs == (STDIN,):
-        blocks = read_stdin(TextCodec(settings.encoding), ReadStats())
+        blocks = read_stdin(TextCodec(settings.encoding))
         return [line.strip() for _, line in split_lines(STDIN, blocks)]
     return [line for path in settings.inputs for line in read_lines(path, settings.encoding)]
