@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from bertwright.base.messages import shorten
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
-from bertwright.base.text_display import shorten
 from bertwright.interop.model_card import write_card
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
