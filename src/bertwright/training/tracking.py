@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from bertwright.base.files import read_json, write_json
 from bertwright.base.optional import check_installed
-from bertwright.base.settings import read_toml
+from bertwright.base.settings import flatten, read_toml
 
 TrackerName = Literal["wandb", "mlflow"]
 TRACKING_FILE = "tracking.json"  # in the run folder: the tracker's id of the run, which a resumed run continues
@@ -91,7 +91,7 @@ class Tracking:
         with self._warn_of_errors():
             path, settings = run / TRACKING_FILE, run / "settings.toml"
             identifiers = read_json(path) if path.is_file() else {}
-            table = flatten(read_toml(settings)) if settings.is_file() else {}
+            table = dict(flatten(read_toml(settings))) if settings.is_file() else {}
             self.tracker = TRACKERS[name](run, identifiers.get(name), table)
             write_json(path, identifiers | {name: self.tracker.identifier})
 
@@ -116,15 +116,3 @@ class Tracking:
             text = f"{self.name}: {reason}; this run is no longer tracked; metrics.jsonl stays complete"
             warnings.warn(text, stacklevel=4)
             self.tracker = None
-
-
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by their path.
-
-    >>> flatten({"steps": 5, "optimizer": {"beta1": 0.9}})
-    {'steps': 5, 'optimizer.beta1': 0.9}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
