@@ -89,7 +89,7 @@ class GridRun:
         self.settings, self.reporter = settings, reporter
         self.runner = Runner.of_series(settings.run, "grid")
         self.trials = [
-            GridTrial(point.name, (), (), settings.finetune_settings(point), str(point.setting), "dev", point.seed)
+            GridTrial(point.name, (), (), settings.finetune_settings(point), point.setting, "dev", point.seed)
             for point in settings.points()
         ]
         self.floors = linear_floors(self.trials[0].settings) if settings.linear_floor else []
@@ -176,8 +176,7 @@ class GridRun:
         scores, evaluations = reports[chosen.row]["scores"], reports[chosen.row]["dev_evaluations"]
         tests = self.summarize_test(chosen.row)
         point = next(point for point in settings.points() if point.name == chosen.name)
-        record = {"run": chosen.name, **point.setting._asdict(), "seed": chosen.seed}
-        record |= {"dev_evaluations": evaluations, "scores": scores}
+        record = {"run": chosen.name, **point._asdict(), "dev_evaluations": evaluations, "scores": scores}
         table = self.make_table(rows, reports)
         report = {"task": settings.task.task, "metric": metric, "chosen": record}
         report |= {"test": {name: one._asdict() for name, one in tests.items()}}
