@@ -39,8 +39,8 @@ from bertwright.training.fit import TrainingSpec
 from bertwright.training.layer_rates import layerwise_lr_scales, unfreeze_gradually
 from bertwright.training.loop import LossOutput, check_finite_weights, evaluation_mode
 from bertwright.training.optimizer import LRScale, Optimizer, make_optimizer
+from bertwright.training.optimizer_settings import restart_schedule
 from bertwright.training.run_folder import prepare_model
-from bertwright.training.schedules import restart_schedule
 from bertwright.training.throughput import choose_micro_batch_tokens, default_micro_batch_tokens
 from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss
 from bertwright.vocabulary.open_tokenizer import open_tokenizer

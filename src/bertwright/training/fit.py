@@ -23,12 +23,10 @@ from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import any_rank, run_on_rank_0, wrap
 from bertwright.training.divided_weights import copy_weights, shard
 from bertwright.training.interrupt import graceful_shutdown
-from bertwright.training.loop import Loss, LossModule, StepResult, train_steps, wrap_forward
+from bertwright.training.loop import Loss, LossModule, StepResult, Stopwatch, prefetch, train_steps, wrap_forward
 from bertwright.training.optimizer import Optimizer
-from bertwright.training.prefetch import prefetch
+from bertwright.training.optimizer_settings import LRSchedule
 from bertwright.training.recorder import FollowingRecorder, Recorder, find_best_step, open_recorder
-from bertwright.training.schedules import LRSchedule
-from bertwright.training.stopwatch import Stopwatch
 from bertwright.training.tracking import TrackerName
 
 if TYPE_CHECKING:

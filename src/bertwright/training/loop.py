@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -19,12 +21,13 @@ from torch import Tensor
 
 from bertwright.training.distributed import no_sync, sum_over_ranks, world_size
 from bertwright.training.optimizer import Optimizer
-from bertwright.training.schedules import LRSchedule
-from bertwright.training.stopwatch import Stopwatch
+from bertwright.training.optimizer_settings import LRSchedule
 from bertwright.training.whole_batch_loss import WholeBatchLoss
 from bertwright.training.whole_batch_loss import backward as backward_whole_batch
 
 M = TypeVar("M")
+T = TypeVar("T")
+DEPTH = 2  # items that `prefetch` makes ahead
 
 
 class DivergedError(RuntimeError):
@@ -127,6 +130,40 @@ class LossModule(torch.nn.Module, Generic[M]):
 
     def forward(self, batch: M) -> Any:
         return self.loss(batch)
+
+
+@dataclass
+class Stopwatch:
+    """Wall-clock seconds by part: a mark ends a part, and the next one begins, so that the parts add up to the whole.
+
+    On a GPU, "forward" and "backward" are the time to start its work, and "wait" is the time until it has done it.
+    """
+
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    last: float = field(default_factory=time.perf_counter)
+
+    def mark(self, part: str) -> None:
+        """Count the time since the last mark as this part's."""
+        now = time.perf_counter()
+        self.seconds[part] += now - self.last
+        self.last = now
+
+
+def prefetch(items: Iterable[T]) -> Generator[T]:
+    """Yield the same items, made by a background thread that is at most `DEPTH` items ahead.
+
+    An exception in the thread is raised in place of the item. Closing the generator stops the thread.
+    """
+    iterator: Iterator[T] = iter(items)
+    end: Any = object()
+    pool = ThreadPoolExecutor(1, "prefetch")
+    try:
+        ahead = deque(pool.submit(next, iterator, end) for _ in range(DEPTH))
+        while (item := ahead.popleft().result()) is not end:
+            ahead.append(pool.submit(next, iterator, end))
+            yield item
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def train_steps(
