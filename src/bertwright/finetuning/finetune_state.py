@@ -17,10 +17,12 @@ from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.settings import FinetuneSettings, HeadInit
 from bertwright.interop.huggingface import (
     LoadResult,
+    ModelSource,
     check_vocabulary,
-    load_config,
     random_task_model,
-    start_task_model,
+    read_config,
+    read_source,
+    start_from_source,
 )
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import EncoderConfig, TextEncoder
@@ -182,19 +184,21 @@ def _open_model(
     """Return a new model for the task or the run's own; `own`: its folder, `resumed`: what that folder has."""
     if own is None and settings.architecture is not None:
         return _OpenedModel(task, *word_models()[settings.architecture].build(settings, task, train), None)
-    source = own or model_folder(settings.model)
-    tokenizer = open_tokenizer(source)
-    if settings.tuning.keep_head:
-        task = continue_task(source, task)
+    folder, tuning = own or model_folder(settings.model), settings.tuning
+    tokenizer = open_tokenizer(folder)
+    if tuning.keep_head:
+        task = continue_task(folder, task)
     if resumed:
-        check_vocabulary(tokenizer, resumed.model.config, source)
-        return _OpenedModel(task.with_model(source), resumed.model, tokenizer, None)
-    choice = choose_pooling(settings.tuning, task, source)
+        check_vocabulary(tokenizer, resumed.model.config, folder)
+        return _OpenedModel(task.with_model(folder), resumed.model, tokenizer, None)
+    config = read_config(folder)
+    source = None if tuning.from_scratch or tuning.keep_head else read_source(folder, config)
+    choice = choose_pooling(tuning, task, folder, source)
     task = replace(task, pooling=choice.modes) if choice.modes else task  # type: ignore[type-var]
-    task = task.with_model(source)
-    model = _initial_model(settings, task, source, reporter)
-    check_vocabulary(tokenizer, model.config, source)
-    return _OpenedModel(task, model, tokenizer, load_config(source), choice.reason)
+    task = task.with_model(folder)
+    model = _initial_model(settings, task, folder, source, reporter)
+    check_vocabulary(tokenizer, model.config, folder)
+    return _OpenedModel(task, model, tokenizer, config.config, choice.reason)
 
 
 def _encode(
@@ -212,18 +216,23 @@ def _encode(
     return splits
 
 
-def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, reporter: Reporter) -> EncoderForTask:
-    """Return the model for step 0: a pre-trained or random encoder with a trained or random head."""
+def _initial_model(
+    settings: FinetuneSettings, task: AnyTask, folder: Path, source: ModelSource | None, reporter: Reporter
+) -> EncoderForTask:
+    """Return the model for step 0: a pre-trained or random encoder with a trained or random head.
+
+    `source`: the folder's weights; None: the head is continued, or all weights are random.
+    """
     dropout = task.default_dropout if settings.tuning.dropout is None else settings.tuning.dropout
-    head = task.head_for(source) or task.head
+    head = task.head_for(folder) or task.head
     if settings.tuning.keep_head:
-        return load_to_continue(source, task, dropout)
-    if settings.tuning.from_scratch:
-        model = random_task_model(source, head, settings.seed, dropout)
+        return load_to_continue(folder, task, dropout)
+    if source is None:
+        model = random_task_model(folder, head, settings.seed, dropout)
     else:
-        started = start_task_model(source, head, settings.seed, dropout)
+        started = start_from_source(source.with_dropout(dropout), head, settings.seed)
         model = started.model
-        if _has_head_of(source, task):
+        if _has_head_of(folder, task):
             reporter.note("the model's head is not used; a new one takes its place (see --keep-head)")
         if model.encoder.has_pooler and (note := _pooler_note(started, task)):
             reporter.note(note)

@@ -21,7 +21,7 @@ from bertwright.inference.feature_cache import (
     input_digest,
     load_or_compute_features,
 )
-from bertwright.interop.huggingface import check_vocabulary, load_model
+from bertwright.interop.huggingface import build_model, check_vocabulary, read_config, read_source
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
@@ -50,7 +50,8 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, reporter: Rep
     if settings.resume:
         settings = settings.extend(read_run_settings(ProbeSettings, settings.run))
     folder = model_folder(settings.model)
-    encoder, tokenizer = load_model(folder, heads="optional").model.encoder, open_tokenizer(folder)
+    source, tokenizer = read_source(folder, read_config(folder)), open_tokenizer(folder)
+    encoder = build_model(source).model.encoder
     check_vocabulary(tokenizer, encoder.config, folder)
     encoder.compute_dtype = context.dtype
     representations = expand_representations(settings.representations, encoder.config.num_layers)
@@ -61,7 +62,7 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, reporter: Rep
         raise ValueError(f"{task.kind}: reads the states of all tokens, too many to cache; fine-tune the model instead")
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items()]
-    pooling = choose_pooling(TuningSettings(pooling=settings.pooling), task, folder)
+    pooling = choose_pooling(TuningSettings(pooling=settings.pooling), task, folder, source)
     encoder.to(context.device)
     data = ProbeData(settings, context, reporter, task, encoder, tokenizer, splits, representations, pooling)
     if cached := [split for split in splits if data.features_folder(split).exists()]:
