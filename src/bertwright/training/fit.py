@@ -69,14 +69,6 @@ class FitSettings:
     resume_command: str = "the same command"
     """Command that resumes the run."""
 
-    def saves(self, step: int) -> bool:
-        """Return whether a checkpoint is written after a step."""
-        return step == self.steps or step in self.save_steps
-
-    def evaluates(self, step: int) -> bool:
-        """Return whether the model is evaluated after a step."""
-        return step == self.steps or step in self.eval_steps
-
 
 class MetricWindow(NamedTuple):
     """Totals of the consecutive steps that one record of metrics.jsonl summarizes."""
@@ -284,7 +276,7 @@ class _Fit(Generic[M]):
         with self.reporter.progress("training", settings.steps, "steps", self.step) as advance:
             for result in train_until_stopped(self.spec, self.context, stop_signals, self.is_over):
                 step, last = result.step, result.step == settings.steps
-                saving, evaluating = settings.saves(step), settings.evaluates(step)
+                saving, evaluating = last or step in settings.save_steps, last or step in settings.eval_steps
                 window.append(result)
                 if evaluating:
                     result.read()  # no scores of a model that has diverged

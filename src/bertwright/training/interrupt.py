@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
-
-T = TypeVar("T")
 
 
 class StopSignals(list[int]):
@@ -44,15 +41,3 @@ def graceful_shutdown() -> Iterator[StopSignals]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def until_stopped(runs: Iterable[T]) -> Iterator[T]:
-    """Yield runs one by one; raise KeyboardInterrupt before the next one if a signal came during the last.
-
-    A run that a signal meets in its last step ends as usual, so that the signal must reach the loop around it.
-    """
-    with graceful_shutdown() as stop_signals:
-        for run in runs:
-            if stop_signals:
-                raise KeyboardInterrupt
-            yield run

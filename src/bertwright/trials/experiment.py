@@ -218,18 +218,18 @@ def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
         "initialization) for all objectives",
         "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}, "
         f"peak rate {rates}{rule}",
-        "optimizer": format_optimizer(level.optimizer, without="learning_rate"),
+        "optimizer": format_optimizer(level.optimizer),
     }
     return (trained if model is None else {"model": model}) | {
         "fine-tuning": f"{level.recipe}{own_recipes}; dropout 0.1; the last step is scored",
-        "optimizer of fine-tuning": format_optimizer(level.tuning_optimizer, without="learning_rate"),
+        "optimizer of fine-tuning": format_optimizer(level.tuning_optimizer),
         "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
     }
 
 
-def format_optimizer(optimizer: OptimizerSettings, without: str = "") -> str:
-    """Return the settings of an optimizer for people, without one of them."""
-    return ", ".join(f"{name} {value}" for name, value in to_table(optimizer).items() if name != without)
+def format_optimizer(optimizer: OptimizerSettings) -> str:
+    """Return the settings of an optimizer for people, without its rate."""
+    return ", ".join(f"{name} {value}" for name, value in to_table(optimizer).items() if name != "learning_rate")
 
 
 def format_command(settings: ExperimentSettings) -> str:

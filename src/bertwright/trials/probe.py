@@ -25,7 +25,7 @@ from bertwright.base.files import remove_stale_parts, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter
 from bertwright.inference.feature_cache import HEADER, open_features
-from bertwright.models.representations import REPRESENTATIONS, expand_representations
+from bertwright.models.representations import REPRESENTATIONS, expand_representations, single_layers
 from bertwright.tasks.presets import SPLITS
 from bertwright.training.context import execution_context
 from bertwright.training.cost import format_bytes
@@ -164,7 +164,10 @@ def finish(data: ProbeData, runner: Runner, heads: Sequence[Head], reporter: Rep
     outputs = {"all heads": run / "runs", "table": run / "report.json"}
     if "each-layer" in data.settings.representations:
         outputs["plot"] = run / "layers.png"
-        places = {name: (metric.replace("_", " "), number) for number, name in enumerate(data.single_layers)}
+        places = {
+            name: (metric.replace("_", " "), number)
+            for number, name in enumerate(single_layers(data.encoder.config.num_layers))
+        }
         plot(replace(table, rows=[*places]), run / "layers.png", places, "layer (0: embeddings)")
     reporter.record(Outputs(outputs))
     return table

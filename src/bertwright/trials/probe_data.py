@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
 
 from bertwright.base.files import digest_bytes, ensure_folder
@@ -25,7 +25,7 @@ from bertwright.interop.huggingface import build_model, check_vocabulary, read_c
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
-from bertwright.models.representations import Representation, expand_representations, select_layers, single_layers
+from bertwright.models.representations import Representation, expand_representations, select_layers
 from bertwright.tables.tag_schemes import split_tag
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, data_warnings, read_splits, within_positions
@@ -90,13 +90,8 @@ class ProbeData:
     @property
     def trials(self) -> list[ProbeTrial]:
         """All heads, the finished ones included."""
-        rates, seeds = self.settings.learning_rates, self.settings.seeds
-        return [ProbeTrial(name, rate, seed) for name, rate, seed in product(self.representations, rates, seeds)]
-
-    @property
-    def single_layers(self) -> list[str]:
-        """Names of the embeddings and of each layer."""
-        return [*single_layers(self.encoder.config.num_layers)]
+        of_head = product(self.representations, self.settings.learning_rates, self.settings.seeds)
+        return [*starmap(ProbeTrial, of_head)]
 
     @property
     def is_conll_2003(self) -> bool:
