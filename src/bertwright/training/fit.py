@@ -7,8 +7,10 @@ architectures all use it.
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -22,7 +24,6 @@ from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import any_rank, run_on_rank_0, wrap
 from bertwright.training.divided_weights import copy_weights, shard
-from bertwright.training.interrupt import graceful_shutdown
 from bertwright.training.loop import Loss, LossModule, StepResult, Stopwatch, prefetch, train_steps, wrap_forward
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.optimizer_settings import LRSchedule
@@ -182,6 +183,41 @@ def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext,
         with graceful_shutdown() as stop_signals:  # Ctrl-C reaches all ranks, which must stop after the same step
             follower.train(stop_signals)
         return FitResult({}, spec.optimizer.steps)
+
+
+class StopSignals(list[int]):
+    """Signals that have asked this process to stop. As a handler it appends the first; a second one interrupts."""
+
+    def __call__(self, number: int, _frame: object) -> None:
+        """Receive a signal."""
+        if self:
+            raise KeyboardInterrupt
+        self.append(number)
+
+
+@contextmanager
+def graceful_shutdown() -> Iterator[StopSignals]:
+    """Yield a list and append Ctrl-C and SIGTERM to it, so that the caller can finish and save the current step.
+
+    A second signal raises KeyboardInterrupt at once. A signal that this process ignores (a shell's `&`, `nohup`) is
+    still ignored. Only the main thread receives signals; in other threads the list stays empty. Within another such
+    block, both blocks know the signals of either.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield StopSignals()
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # None: a handler that was not installed from Python, which cannot be restored.
+    before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    outer = next((handler for handler in before.values() if isinstance(handler, StopSignals)), None)
+    stop_signals = StopSignals() if outer is None else outer
+    for number in before:
+        signal.signal(number, stop_signals)
+    try:
+        yield stop_signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def gather_weights(spec: TrainingSpec[Any]) -> None:

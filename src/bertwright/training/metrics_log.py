@@ -13,7 +13,7 @@ from bertwright.base.files import attach_filename, open_to_append, read_bytes, s
 from bertwright.base.foreign import check_no_link
 from bertwright.base.messages import escape_control
 from bertwright.base.optional import is_installed
-from bertwright.training.tracking import TrackerName, Tracking
+from bertwright.training.tracking import TensorBoardWriter, TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"
 MAX_POINTS = 100  # of a curve of training
@@ -76,11 +76,7 @@ class MetricLogger:
         self.evaluations = {record["step"]: record for record in remaining if record["kind"] == evaluation}
         write_text(self.path, "".join(json.dumps(record) + "\n" for record in remaining))
         self._file = open_to_append(self.path)
-        self.board = None
-        if is_installed("tensorboard"):
-            from bertwright.training.tensorboard_writer import TensorBoardWriter
-
-            self.board = TensorBoardWriter(run / "tensorboard", first_step + 1)
+        self.board = TensorBoardWriter(run / "tensorboard", first_step + 1) if is_installed("tensorboard") else None
         self._tracking = Tracking(track, run)
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:

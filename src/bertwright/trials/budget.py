@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bertwright.base.reporter import Reporter
-from bertwright.training.interrupt import graceful_shutdown
+from bertwright.training.fit import graceful_shutdown
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.levels import ExperimentLevel
 from bertwright.trials.pretrain_trials import Pretrain

@@ -36,7 +36,7 @@ from bertwright.objectives.objective import LOSS
 from bertwright.planning.scaling_law import has_left_plateau
 from bertwright.training.context import select_device, select_threads
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.training.interrupt import graceful_shutdown
+from bertwright.training.fit import graceful_shutdown
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import with_current_names
 from bertwright.trials.trial import CHOSEN_RATE, ENTROPY, RESULT, Trial, all_trials, find_contradictions
