@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.base.files import digest_file
-from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import (
     FinetuneState,
@@ -42,7 +42,7 @@ from bertwright.tasks.task_folder import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec, scores_of
-from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
+from bertwright.training.metrics_log import PlotPanel, list_outputs, plot_metrics
 from bertwright.training.run_folder import (
     INITIAL_WEIGHTS,
     check_data_unchanged,
@@ -342,10 +342,8 @@ class FinetuneRun:
             self.print_scores(report)
         if not self.temporary:
             run = self.settings.run
-            plot = {"plot": run / PLOT} if (run / PLOT).is_file() else {}  # needs the extra "plot"
-            outputs = {"model": run / "model"} | plot | {"all metrics": run / METRICS_FILE}
             example = f"bertwright {self.state.task.example_command.format(shlex.quote(str(run / 'model')))}"
-            self.reporter.record(Outputs(outputs | {"try it": example}))
+            self.reporter.record(list_outputs(run, PLOT, example))
 
     def print_scores(self, report: Mapping[str, Any]) -> None:
         """Print the scores by split."""

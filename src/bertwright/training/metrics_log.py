@@ -13,6 +13,7 @@ from bertwright.base.files import attach_filename, open_to_append, read_bytes, s
 from bertwright.base.foreign import check_no_link
 from bertwright.base.messages import escape_control
 from bertwright.base.optional import is_installed
+from bertwright.base.reporter import Outputs
 from bertwright.training.tracking import TensorBoardWriter, TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"
@@ -151,6 +152,12 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[PlotPanel], marks: Mapp
             panel.legend()
     figure.suptitle(escape_control(run.name), parse_math=False)  # a folder name with two $ is no formula
     save_figure(figure, path)
+
+
+def list_outputs(run: Path, plot: str, example: str, plot_name: str = "plot") -> Outputs:
+    """Return the files of a finished run by name, and a command that uses its model. `plot`: its file, if written."""
+    plots = {plot_name: run / plot} if (run / plot).is_file() else {}
+    return Outputs({"model": run / "model"} | plots | {"all metrics": run / METRICS_FILE, "try it": example})
 
 
 def smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
