@@ -145,7 +145,6 @@ class FinetuneRun:
         return scored.scores
 
     def score(self, split: SplitData, tune: bool = False) -> EvaluationResult:
-        """Score the model on a split, with a live progress line."""
         state = self.state
         with self.reporter.progress(f"scoring {split.name}", split.encoded.num_items) as advance:
             scored = evaluate_examples(state.model, state.task, split.examples, split.encoded, tune, advance)
@@ -164,7 +163,6 @@ class FinetuneRun:
             write_starts(self.settings.run, self.before)
 
     def write_model(self, folder: Path) -> None:
-        """Write the model with its task."""
         write_task_folder(folder, TaskModel(self.state.model, self.state.task), self.state.tokenizer)
 
     def read_model(self, folder: Path) -> None:
@@ -346,7 +344,6 @@ class FinetuneRun:
             self.reporter.record(list_outputs(run, PLOT, example))
 
     def print_scores(self, report: Mapping[str, Any]) -> None:
-        """Print the scores by split."""
         count = report["dev_evaluations"]
         best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
         early = "; training stopped early" if report["stopped_early"] else ""
@@ -376,7 +373,6 @@ def format_dropout(config: EncoderConfig) -> str:
 
 
 def summarize(window: MetricWindow) -> dict[str, float]:
-    """Return the mean loss and the speed of some steps."""
     masked = {"masked_pairs": window.sums["masked_pairs"] / window.steps} if "masked_pairs" in window.sums else {}
     return masked | {
         "loss": window.sums["loss"] / window.steps,

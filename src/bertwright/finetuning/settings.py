@@ -315,7 +315,6 @@ class FinetuneSettings:
         return f"{text} (paper, {paper.section}: {paper.batch_size}, {paper.epochs:g}, {rates})"
 
     def num_steps(self, num_items: int) -> int:
-        """Return the number of optimizer steps for a number of training items."""
         # Rounded first: 1.1 * 100 / 10 is 11.000000000000002 in floating point and must not become 12.
         return max(1, math.ceil(round(self.epochs * num_items / self.batch_size, 6)))
 

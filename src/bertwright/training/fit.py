@@ -189,7 +189,6 @@ class StopSignals(list[int]):
     """Signals that have asked this process to stop. As a handler it appends the first; a second one interrupts."""
 
     def __call__(self, number: int, _frame: object) -> None:
-        """Receive a signal."""
         if self:
             raise KeyboardInterrupt
         self.append(number)

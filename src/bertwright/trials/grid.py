@@ -101,16 +101,13 @@ class GridRun:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """The finished runs."""
         return [Outcome(trial.row, trial.seed, result.scores.get("dev")) for trial, result in self.results]
 
     def report_of(self, trial: GridTrial) -> dict[str, Any]:
-        """Read the report of a finished run."""
         report: dict[str, Any] = read_json(self.runner.run_folder(trial) / "report.json")
         return report
 
     def print_summary(self) -> None:
-        """Print what will be run and how long it will take."""
         settings, pending = self.settings, [trial for trial in self.trials if not self.runner.result(trial)]
         if not pending:
             self.reporter.record(Line(f"{settings.run}: all {len(self.trials)} runs are finished"))
@@ -131,7 +128,6 @@ class GridRun:
         )
 
     def run(self) -> Path:
-        """Run all pending trials, then choose."""
         self.prune()
         if len(finished := self.results) < len(self.trials):
             task, model = self.settings.task, self.settings.model

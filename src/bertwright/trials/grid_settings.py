@@ -102,7 +102,6 @@ class GridSettings:
         return [*starmap(GridPoint, product(self.learning_rates, self.batch_sizes, self.epochs, range(self.seeds)))]
 
     def finetune_settings(self, point: GridPoint) -> FinetuneSettings:
-        """Return the settings of one new run."""
         return FinetuneSettings(
             run=self.run / "runs" / point.name,
             task=self.task,

@@ -81,7 +81,6 @@ def list_trials(settings: LadderSettings) -> list[Trial]:
 
 
 def make_trial(settings: LadderSettings, rung: Rung, seed: int, rate: float) -> Trial:
-    """Return the run of a system with a seed and a rate."""
     name = settings.run_name(rung, seed, rate)
     if rung.step.is_frozen:
         head = settings.probe_settings(rung, seed, rate)
@@ -95,7 +94,6 @@ class FrozenHead(Probe):
     """A head on the states of a frozen model, scored on dev and on test."""
 
     def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Train the head; return its scores on dev and on test."""
         (head,) = super().run(folder, parents, reporter)
         scores: Mapping[str, float] = read_json(folder / "runs" / head / RESULT)["scores"]
         return scores
@@ -110,7 +108,6 @@ def digest_inputs(settings: LadderSettings) -> dict[str, str]:
 
 
 def reads_capitals(rung: Rung) -> bool:
-    """Return whether a system can see the capital letters of a text."""
     if "model" in rung.table:
         return not open_tokenizer(model_folder(rung.table["model"])).lowercase
     words = rung.table.get("words", {})

@@ -56,7 +56,6 @@ class Head(Trial):
     described: ClassVar[str] = "heads on frozen features"
 
     def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Train the head; return its scores and its best epoch."""
         return self.data.train(ProbeTrial(self.row, self.learning_rate, self.seed), reporter)
 
     def digest_inputs(self) -> Digests:

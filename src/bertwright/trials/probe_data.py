@@ -100,7 +100,6 @@ class ProbeData:
         return self.task.head.kind == "token" and self.task.metric == "f1" and types == CONLL_2003
 
     def count_numbers(self) -> int:
-        """Count the numbers of the features of all splits."""
         states = sum(len(split.encoded.positions) for split in self.splits)
         layers = {layer for name in self.representations for layer in self.layers(name)}
         return states * len(layers) * max(1, len(self.pooling.modes)) * self.encoder.config.hidden_size
@@ -134,7 +133,6 @@ class ProbeData:
             return load_or_compute_features(states, split.encoded, self.features_folder(split), advance)
 
     def features_folder(self, split: SplitData) -> Path:
-        """Return the cache folder of a split."""
         return (self.settings.features or self.settings.run / "features") / split.name
 
     @cached_property
@@ -151,11 +149,9 @@ class ProbeData:
         return digest_bytes(*(digest.encode() for digest in digests))
 
     def layers(self, name: str) -> tuple[int, ...]:
-        """Return the layers of a representation."""
         return select_layers(self.representations[name], self.encoder.config.num_layers)
 
     def head_config(self, name: str) -> FeatureHeadConfig:
-        """Return the configuration of a head that reads a representation."""
         head, settings = self.task.head, self.settings
         return FeatureHeadConfig(
             num_layers=len(self.layers(name)),

@@ -65,7 +65,6 @@ class Result(NamedTuple):
         return ENTROPY in self.scores and not has_left_plateau(self.scores[LOSS], self.scores[ENTROPY])
 
     def __str__(self) -> str:
-        """Format the main scores."""
         scores = self.scores
         if self.failure:
             return f"diverged: {self.failure}"
@@ -103,11 +102,9 @@ class Runner:
         return cls(run, False, f"resume with: bertwright {command} --run {shlex.quote(str(run))} --resume")
 
     def folder(self, trial: Trial) -> Path:
-        """Return the folder of a trial."""
         return self.path / "jobs" / f"{trial.kind}-{trial.key}" if self.is_shared else self.path / "runs" / trial.name
 
     def run_folder(self, trial: Trial) -> Path:
-        """Return the run folder of a trial."""
         return self.folder(trial) / "run"
 
     def result(self, trial: Trial) -> Result | None:
