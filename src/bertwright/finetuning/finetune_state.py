@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from bertwright.base.reporter import Reporter
-from bertwright.finetuning.head_start import MAX_ITEMS, HeadFit, fit_head, is_linear
-from bertwright.finetuning.pooling_choice import choose_pooling
-from bertwright.finetuning.settings import FinetuneSettings, HeadInit
+from bertwright.finetuning.head_start import MAX_ITEMS, fit_head, is_linear
+from bertwright.finetuning.pooling_choice import PoolingChoice, choose_pooling
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import (
     LoadResult,
     ModelSource,
@@ -64,12 +64,8 @@ class FinetuneState:
     test: SplitData | None
     source_config: EncoderConfig | None
     """Configuration of the model that a new run starts from, with its own dropout."""
-    head_init: HeadInit | None = None
-    """Start of a new head."""
-    head_fit: HeadFit | None = None
-    """Account of the fit of a new head, if it was fitted."""
-    pooling_reason: str = ""
-    """What in the model folder decided the pooling of a new head; empty if nothing did."""
+    head: str
+    """Where the head comes from, what it reads, and how it was fitted, in words."""
 
 
 def open_run(
@@ -104,12 +100,15 @@ def open_run(
         with evaluation_mode(model):
             model.scale_pooled_head(collate(train, np.arange(min(train.num_items, SCALED_ITEMS))))
     prepare_model(model, context)
-    head_init, fit = _start_head(settings, task, model, train, reporter) if has_new_head else (None, None)
+    start = _start_head(settings, task, model, train, reporter) if has_new_head else ""
     optimizer = make_optimizer(model, settings.optimizer, _lr_scales(settings, model, train.num_items))
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
+    task = resumed.task if resumed else task  # a saved task has its choices on dev, such as a threshold
+    source = f"from {settings.model}" if settings.tuning.keep_head else "new"
+    pooling = f", {PoolingChoice(task.pooling, opened.pooling_reason).describe()}" if task.pooling else ""
     return FinetuneState(
-        task=resumed.task if resumed else task,  # a saved task has its choices on dev, such as a threshold
+        task=task,
         tokenizer=tokenizer,
         model=model,
         optimizer=optimizer,
@@ -117,9 +116,7 @@ def open_run(
         dev=splits.get("dev"),
         test=splits.get("test"),
         source_config=opened.source_config,
-        head_init=head_init,
-        head_fit=fit,
-        pooling_reason=opened.pooling_reason,
+        head=f"{source}{pooling}{start}",
     )
 
 
@@ -142,14 +139,16 @@ def _check_patience(settings: FinetuneSettings, has_dev: bool) -> None:
 
 def _start_head(
     settings: FinetuneSettings, task: AnyTask, model: EncoderForTask, train: Encoded, reporter: Reporter
-) -> tuple[HeadInit, HeadFit | None]:
-    """Choose the start of a new head, and fit it to the encoder's states if that is the choice."""
+) -> str:
+    """Choose the start of a new head, and fit it to the encoder's states if that is the choice; describe the fit."""
     can_be_fitted = model.encoder.fits_new_heads and is_linear(model.head)
     head_init = settings.tuning.choose_head_init(train.num_items, len(task.label_names), can_be_fitted)
-    if head_init != "fit" or settings.dry_run:
-        return head_init, None
+    if head_init != "fit":
+        return ""
+    if settings.dry_run:
+        return ", a run fits it to the encoder's states first"
     with reporter.progress("fitting the head", min(train.num_items, MAX_ITEMS)) as advance:
-        return head_init, fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing, advance)
+        return f", {fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing, advance)}"
 
 
 def _lr_scales(settings: FinetuneSettings, model: EncoderForTask, num_items: int) -> dict[str, LRScale]:
@@ -170,7 +169,7 @@ class _OpenedModel(NamedTuple):
     source_config: EncoderConfig | None
     """As in `FinetuneState`."""
     pooling_reason: str = ""
-    """As in `FinetuneState`."""
+    """What in the model folder decided the pooling of a new head; empty if nothing did."""
 
 
 def _open_model(

@@ -23,7 +23,6 @@ from bertwright.finetuning.finetune_state import (
     make_spec,
     open_run,
 )
-from bertwright.finetuning.pooling_choice import PoolingChoice
 from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.finetuning.start_scores import Start, read_starts, write_starts
 from bertwright.interop.model_card import write_card
@@ -192,7 +191,7 @@ class FinetuneRun:
                 {"task": f"{name if name == kind else f'{name} ({kind})'}, best by {state.task.metric}"}
                 | labels
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
-                | {"head": self.describe_head()}
+                | {"head": state.head}
                 | state.task.describe_training(state.train.examples)
                 | self.describe_weights()
                 | ({"auxiliary LM": f"weight {tuning.auxiliary_lm:g}"} if tuning.auxiliary_lm else {})
@@ -220,19 +219,6 @@ class FinetuneRun:
                 "no dev examples: the weights of the last step are the result; to select the best ones by a dev score, "
                 "give --dev files or --validation-fraction 0.1"
             )
-
-    def describe_head(self) -> str:
-        """Describe where the head comes from and, in sequence-level tasks, what it reads."""
-        tuning = self.settings.tuning
-        modes = self.state.task.pooling
-        source = f"from {self.settings.model}" if tuning.keep_head else "new"
-        fit = f", {self.state.head_fit}" if self.state.head_fit else ""
-        if self.settings.dry_run and self.state.head_init == "fit":
-            fit = ", a run fits it to the encoder's states first"
-        if not modes:
-            return f"{source}{fit}"
-        pooling = PoolingChoice(modes, self.state.pooling_reason)
-        return f"{source}, {pooling.describe()}{fit}"
 
     def describe_weights(self) -> dict[str, str]:
         """Describe the class weights, if there are any; of many, the smallest and the largest ones."""
