@@ -22,7 +22,7 @@ from torch import Tensor
 from bertwright.training.distributed import no_sync, sum_over_ranks, world_size
 from bertwright.training.optimizer import Optimizer
 from bertwright.training.optimizer_settings import LRSchedule
-from bertwright.training.whole_batch_loss import WholeBatchLoss
+from bertwright.training.whole_batch_loss import WholeBatchLoss, stack_sums
 from bertwright.training.whole_batch_loss import backward as backward_whole_batch
 
 M = TypeVar("M")
@@ -243,7 +243,7 @@ def _backward(
             # A wrapped module averages gradients over the ranks, but these must be summed.
             (output.loss * ranks if ranks > 1 else output.loss).backward()  # type: ignore[no-untyped-call]
             watch.mark("backward")
-        values.append(torch.stack([value.detach().double() for value in output.sums.values()]))
+        values.append(stack_sums(output.sums))
     return list(output.sums), sum_over_ranks(torch.stack(values).sum(0))
 
 
