@@ -37,6 +37,15 @@ def print_message(message: str) -> None:
     print_escaped(f"{speaker}: {' '.join(map(str.strip, message.splitlines()))}", sys.stderr)
 
 
+def first_line(error: Exception) -> str:
+    r"""Return the first line of an error's message, or the name of its class if it has none.
+
+    >>> first_line(OSError("no network\nand a long trace")), first_line(OSError())
+    ('no network', 'OSError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def format_duration(seconds: float) -> str:
     """Format a duration for people.
 

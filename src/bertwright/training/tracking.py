@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bertwright.base.files import attach_filename, masked_crc32c, read_json, write_json
+from bertwright.base.messages import first_line
 from bertwright.base.optional import check_installed
 from bertwright.base.settings import flatten, read_toml
 
@@ -114,8 +115,7 @@ class Tracking:
         try:
             yield
         except Exception as error:  # the trackers' own errors, of the network above all
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
-            text = f"{self.name}: {reason}; this run is no longer tracked; metrics.jsonl stays complete"
+            text = f"{self.name}: {first_line(error)}; this run is no longer tracked; metrics.jsonl stays complete"
             warnings.warn(text, stacklevel=4)
             self.tracker = None
 
