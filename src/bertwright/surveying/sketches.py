@@ -54,8 +54,8 @@ class LengthHistogram:
     def summarize(self) -> LengthSummary:
         sizes, number = np.array(sorted(self.counts)), self.counts.total()
         passed = np.cumsum([self.counts[size] for size in sizes.tolist()])
-        quantiles = sizes[np.searchsorted(passed, np.array([0.1, 0.5, 0.9, 0.99]) * number)]
-        return LengthSummary(self.total / number, int(sizes[0]), *quantiles.tolist(), self.largest)
+        p10, median, p90, p99 = sizes[np.searchsorted(passed, np.array([0.1, 0.5, 0.9, 0.99]) * number)].tolist()
+        return LengthSummary(self.total / number, int(sizes[0]), p10, median, p90, p99, self.largest)
 
 
 @dataclass
