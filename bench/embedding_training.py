@@ -34,7 +34,7 @@ from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.tables.text_roles import TextRow, read_text_table
 from bertwright.tasks.collation import step_items
 from bertwright.tasks.splits import sample_examples
-from bertwright.training.schedules import linear_warmup_decay
+from bertwright.training.optimizer_settings import linear_warmup_decay
 from environment import DATA, make_parser, minilm, print_heading, print_row, train_step, use_threads
 from head_per_label import CONTENDERS, classify_vectors, splits_of
 from study import (

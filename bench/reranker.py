@@ -22,7 +22,7 @@ from sentence_transformers.cross_encoder.losses import BinaryCrossEntropyLoss
 from bertwright.tasks.collation import step_items
 from bertwright.tasks.ranking_examples import RankingExample
 from bertwright.tasks.reranking import Reranking
-from bertwright.training.schedules import linear_warmup_decay
+from bertwright.training.optimizer_settings import linear_warmup_decay
 from environment import DATA, make_parser, minilm, train_step, use_threads
 from study import Record, finetune_table, run_missing
 

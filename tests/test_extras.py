@@ -18,7 +18,7 @@ EXTRAS += ["nncf", "onnx", "onnxruntime", "onnxscript", "openvino"]
 EXTRAS += ["sacrebleu", "seqeval", "sklearn", "tensorboard", "transformers", "wandb", "zstandard"]
 EXTRAS += ["msgspec", "prometheus_client", "starlette", "uvicorn"]
 # Modules that exist for an extra, and import it at once.
-OF_EXTRAS = {"estimators", "training.tensorboard_writer", "systems.bert.modeling_pooled_bert"}
+OF_EXTRAS = {"estimators", "systems.bert.modeling_pooled_bert"}
 WITHOUT_EXTRAS = f"""
 import importlib.util, sys
 

@@ -28,10 +28,10 @@ from bertwright.base.reporter import SILENT
 from bertwright.base.settings import field_docs, from_table, merge
 from bertwright.cli.render.terminal import terminal_reporter
 from bertwright.finetuning.run import finetune
-from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, schedule_for
+from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, hidden_size_of, schedule_for
 from bertwright.inference.bert import Bert, Text, load
 from bertwright.inference.python_inputs import abbreviate, check_text, check_words, text_example, to_list
-from bertwright.interop.model_files import CLASSES, model_folder
+from bertwright.interop.model_files import CLASSES, model_folder, read_model_config
 from bertwright.tables.tables import format_label
 from bertwright.tables.tag_example import TagExample
 from bertwright.tables.text_roles import TextRow
@@ -470,7 +470,7 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BertOnDevi
 
     def _settings(self, run: str, rows: Sequence[TextRow]) -> dict[str, Any]:
         """Return the parameters as a table of `FinetuneSettings`."""
-        default = schedule_for(default_schedule(None, rows), str(self.model))
+        default = schedule_for(default_schedule(None, rows), hidden_size_of(read_model_config(str(self.model))))
         chosen = {"batch_size": self.batch_size, "epochs": self.epochs, "seed": self._seed}
         given = _table(chosen) | {
             "run": run,

@@ -18,12 +18,10 @@ from bertwright.base.settings import (
     check_minimum,
     check_not_str,
     convert,
-    differences,
     field_docs,
     from_table,
     read_toml,
     to_arguments,
-    to_table,
     write_settings,
 )
 from bertwright.cli.options import RECIPE_NAMES, find_config
@@ -187,11 +185,6 @@ def test_required_table_that_is_missing_names_its_keys() -> None:
 def test_texts_of_fields_are_empty_without_source() -> None:
     assert field_docs(make_dataclass("Made", ["x"])) == {}
     assert field_docs(CorpusSettings)["inputs"].startswith("Files")
-
-
-def test_differences_are_named_with_both_values() -> None:
-    old, new = Outer(Path("x"), number=1), Outer(Path("x"), nested=Nested(share=0.1))
-    assert differences(to_table(old), to_table(new)) == {"nested.share": (0.5, 0.1), "number": (1, None)}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.name)

@@ -194,14 +194,6 @@ def test_help_begins_with_the_usual_settings(verb: Verb) -> None:
     assert shown.count("\n") <= 100
 
 
-def test_survey(at: Path) -> None:
-    shown = run_successfully("survey text.txt --json figures.json")
-    assert shown.startswith("Survey of text.txt\n")
-    assert shown.count("words are little text") == 1
-    assert "…" not in shown
-    assert json.loads((at / "figures.json").read_text())["documents"] == 63
-
-
 def test_vocabulary(at: Path) -> None:
     shown = run_successfully("vocabulary text.txt --output new --size 150 --min-frequency 2")
     assert shown.startswith("Vocabulary new\n")

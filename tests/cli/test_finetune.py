@@ -596,11 +596,8 @@ def test_token_without_a_vector_is_rejected_before_training(tmp_path: Path, make
 
 def test_equal_texts_are_not_split(tmp_path: Path, make_tuning: Make) -> None:
     path = tmp_path / "copies.tsv"
-    path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
-    task = TaskSettings("classification", train=(str(path),))
-    printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.1))
-    assert printed.count("20 examples") == 2
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe bear sees\tgood\n" * 20)
+    task = TaskSettings("classification", train=(str(path),))
     with pytest.raises(ValueError, match=r"40 examples in 1 groups leave one split empty"):
         finetune(make_tuning(tmp_path / "other", task=task, validation_fraction=0.1))
 
@@ -624,6 +621,7 @@ def test_dev_split_far_from_its_share_is_reported(tmp_path: Path, make_tuning: M
     path.write_text("text\tlabel\n" + "the bear sees\tbad\nthe lynx sees\tgood\n" * 20)
     task = TaskSettings("classification", train=(str(path),))
     printed = run_finetune(make_tuning(tmp_path / "run", task=task, epochs=0.2, validation_fraction=0.1))
+    assert printed.count("20 examples") == 2
     assert "dev split: 20 of 40 examples (50.0%)" in printed
     limited = make_tuning(tmp_path / "limited", task=task, epochs=0.2, validation_fraction=0.1, limit=5)
     assert "dev split:" not in run_finetune(limited)  # the user asked for these numbers

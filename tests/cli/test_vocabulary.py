@@ -9,17 +9,7 @@ import pytest
 
 import bertwright
 from bertwright import CorpusSettings, LearnSettings, VocabularySettings
-from bertwright.base.settings import from_table, read_toml
-from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 from harness import run_and_capture
-
-
-def test_settings_toml_repeats_the_vocabulary(tmp_path: Path, small_corpus: CorpusSettings) -> None:
-    settings = LearnSettings(small_corpus, tmp_path / "vocabulary", VocabularySettings(size=150))
-    learned = bertwright.learn_vocabulary(settings)
-    assert Tokenizer.load(tmp_path / "vocabulary").digest == learned.digest
-    path = tmp_path / "vocabulary/settings.toml"
-    assert from_table(LearnSettings, read_toml(path), str(path)) == settings
 
 
 def test_compressed_text_gives_the_same_vocabulary(tmp_path: Path, small_corpus: CorpusSettings) -> None:

@@ -19,7 +19,7 @@ from bertwright.finetuning.finetune_state import make_spec, open_run
 from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.interop.huggingface import save_model
+from bertwright.interop.huggingface import read_config, read_source, save_model
 from bertwright.models.heads import TaskBatch
 from bertwright.systems.gpt.gpt import GptConfig, GptLanguageModel
 from bertwright.tasks.collation import micro_batches
@@ -87,7 +87,11 @@ def test_defaults_of_a_gpt_are_those_of_its_paper(folder: Path, tmp_path: Path) 
     assert settings.task.build_task().both_orders  # type: ignore[attr-defined]
     rte = from_table(FinetuneSettings, table | {"task": {"task": "rte", "train": ["x.tsv"]}}, "test")
     assert not rte.task.build_task().both_orders  # type: ignore[attr-defined]
-    assert choose_pooling(rte.tuning, rte.task.build_task(), folder) == ((), "")  # the last token, without a pooler
+    source = read_source(folder, read_config(folder))
+    assert choose_pooling(rte.tuning, rte.task.build_task(), folder, source) == (
+        (),
+        "",
+    )  # the last token, without a pooler
 
 
 def test_classification_learns_and_its_folder_opens_in_transformers(folder: Path, data: Path, tmp_path: Path) -> None:

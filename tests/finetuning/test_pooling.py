@@ -19,7 +19,7 @@ from bertwright.estimators import BertClassifier
 from bertwright.finetuning.pooling_choice import choose_pooling
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
-from bertwright.interop.huggingface import save_model
+from bertwright.interop.huggingface import read_config, read_source, save_model
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.heads import PooledHead
 from bertwright.models.pooling import POOLINGS
@@ -248,7 +248,7 @@ def test_the_folder_of_a_sentence_embedding_model_chooses_its_pooling(folder: Pa
     model = finetune(settings, reporter)
     assert "new, mean pooling (as its modules.json says; --pooling overrides it)" in read_output(reporter)
     assert json.loads((model / "task.json").read_text())["pooling"] == ["mean"]
-    assert choose_pooling(TuningSettings(pooling="cls"), Classification(), folder / "sentences").modes == ()
+    assert choose_pooling(TuningSettings(pooling="cls"), Classification(), folder / "sentences", None).modes == ()
 
 
 TEXT_TASKS = (Classification(), MultiLabel(), Regression(), MultipleChoice())
@@ -277,20 +277,22 @@ def poolers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize("task", TEXT_TASKS, ids=lambda task: task.kind)
 def test_an_untrained_or_missing_pooler_gives_way_to_the_mean(task: AnyTask, poolers: dict[str, Path]) -> None:
-    chosen = {name: choose_pooling(TuningSettings(), task, path) for name, path in poolers.items()}
+    sources = {name: read_source(path, read_config(path)) for name, path in poolers.items()}
+    chosen = {name: choose_pooling(TuningSettings(), task, poolers[name], one) for name, one in sources.items()}
     assert chosen == {
         "trained": ((), ""),
         "untrained": (("mean",), "its pooler was never trained"),
         "absent": (("mean",), "the model has no pooler"),
         "shards": (("mean",), "the model has no pooler"),
     }
-    assert choose_pooling(TuningSettings(pooling="cls"), task, poolers["absent"]) == ((), "")
-    assert choose_pooling(TuningSettings(from_scratch=True), task, poolers["absent"]) == ((), "")
+    assert choose_pooling(TuningSettings(pooling="cls"), task, poolers["absent"], sources["absent"]) == ((), "")
+    assert choose_pooling(TuningSettings(from_scratch=True), task, poolers["absent"], None) == ((), "")
 
 
 def test_a_head_of_both_orders_keeps_the_pooler(poolers: dict[str, Path]) -> None:
     similarity = Classification(text_pair="b", both_orders=True)
-    assert choose_pooling(TuningSettings(), similarity, poolers["absent"]) == ((), "")
+    source = read_source(poolers["absent"], read_config(poolers["absent"]))
+    assert choose_pooling(TuningSettings(), similarity, poolers["absent"], source) == ((), "")
 
 
 @pytest.mark.parametrize("kind", ["classification", "multiple-choice"])
@@ -361,9 +363,9 @@ def test_experiments_keep_the_head_of_the_paper(folder: Path, tmp_path: Path) ->
 
 
 def test_a_task_without_a_sentence_head_has_no_pooling(folder: Path) -> None:
-    assert choose_pooling(TuningSettings(), Tagging(), folder / "sentences") == ((), "")
+    assert choose_pooling(TuningSettings(), Tagging(), folder / "sentences", None) == ((), "")
     with pytest.raises(ValueError, match="pooling = 'mean': a head for tagging"):
-        choose_pooling(TuningSettings(pooling="mean"), Tagging(), folder / "bert")
+        choose_pooling(TuningSettings(pooling="mean"), Tagging(), folder / "bert", None)
     with pytest.raises(ValueError, match=r"pooling: expected one of cls, max, mean, .*, concat, got 'sum'"):
         TuningSettings(pooling="sum")  # type: ignore[arg-type]
 

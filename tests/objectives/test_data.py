@@ -16,7 +16,7 @@ from bertwright.objectives.data_settings import DataSettings
 from bertwright.objectives.language_model_objective import LanguageModelBatch
 from bertwright.systems.registry import find_objective
 from bertwright.tokenstore.store import TokenStore
-from bertwright.training.prefetch import prefetch
+from bertwright.training.loop import prefetch
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
 CLS, SEP, MASK = 2, 3, 4

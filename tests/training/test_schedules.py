@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from bertwright.training.optimizer_settings import OptimizerSettings
-from bertwright.training.schedules import SCHEDULES, ScheduleName, linear_warmup_decay
+from bertwright.training.optimizer_settings import SCHEDULES, OptimizerSettings, ScheduleName, linear_warmup_decay
 
 HALF = 0.5**0.5
 

@@ -21,10 +21,9 @@ from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials import task_trials
-from bertwright.trials.ladder import ladder, list_trials, make_table
+from bertwright.trials.ladder import ladder, list_trials, make_table, pretraining_work
 from bertwright.trials.ladder_settings import FLOOR, LadderSettings
 from bertwright.trials.runner import Result
-from bertwright.trials.work_spent import pretraining_work
 from harness import run_and_capture
 
 CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)

@@ -12,7 +12,7 @@ import pytest
 from small_experiments import Make, output, plan_of, run_experiment, sentences
 
 from bertwright.base.files import read_json
-from bertwright.base.settings import differences, to_table
+from bertwright.base.settings import flatten, to_table
 from bertwright.tasks.linear_floor import LINEAR, LOOKUP
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.levels import LEVELS
@@ -170,12 +170,11 @@ def test_the_average_of_all_tasks_of_glue_is_that_of_the_paper() -> None:
 def test_ablations_differ_from_bert_in_one_choice(make: Make, tmp_path: Path) -> None:
     plan = plan_of(make(tmp_path / "work", "ablations", seeds=1))
     jobs = {job.name: job for job in all_trials(plan.ordered) if isinstance(job, BestRate)}
-    base = to_table(jobs["pre-train mlm+nsp"].settings)
+    base = dict(flatten(to_table(jobs["pre-train mlm+nsp"].settings)))
     changes = {}
     for name, job in jobs.items():
-        changed = differences(base, to_table(job.settings))
         changes[name.removeprefix("pre-train mlm+nsp").removeprefix(", ")] = {
-            key: new for key, (_, new) in changed.items() if key != "keep_last"
+            key: new for key, new in flatten(to_table(job.settings)) if base.get(key) != new and key != "keep_last"
         }
     shares = {f"{percent} % masked": {"data.mlm_probability": percent / 100} for percent in (5, 10, 20, 30, 40, 50)}
     normal = {"model.init_scheme": "normal"}

@@ -12,7 +12,7 @@ from bertwright.corpus.documents import CorpusSettings
 from bertwright.pretraining.prepare import PrepareSettings, prepare
 from bertwright.tokenstore.build import BuildSettings
 from bertwright.tokenstore.store import read_header
-from bertwright.trials.store_provenance import describe_store
+from bertwright.trials.experiment import describe_store
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from small_runs import grammar

@@ -302,9 +302,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
         yield
         return
     is_new = not folder.exists()
-    ensure_folder(folder)
-    with ExitStack() as after_closing, open_to_append(folder / LOCK_FILE) as file:
-        if not lock_or_explain(file, folder):
+    with ExitStack() as after_closing, lock_if_free(folder) as is_locked:
+        if not is_locked:
             raise ValueError(f"{folder}: another process is writing there; wait for it, or choose another folder")
         try:
             yield
@@ -318,21 +317,20 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def lock_if_free(folder: Path) -> Iterator[bool]:
-    """Lock a folder until the block ends, and yield True; yield False if another process has locked it."""
+    """Lock a folder until the block ends, and yield True; yield False if another process has locked it.
+
+    Raises OSError, with the folder and what to do, if its file system has no locks.
+    """
     ensure_folder(folder)
     with open_to_append(folder / LOCK_FILE) as file:
-        yield lock_or_explain(file, folder)
-
-
-def lock_or_explain(file: IO[Any], folder: Path) -> bool:
-    """Call `try_lock` on an open file in a folder; an error names the folder and what to do."""
-    try:
-        return try_lock(file)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-        reason = f"its file system has no file locks ({error.strerror}); choose a folder on another disk"
-        raise OSError(error.errno, reason, str(folder)) from None
+        try:
+            is_locked = try_lock(file)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            reason = f"its file system has no file locks ({error.strerror}); choose a folder on another disk"
+            raise OSError(error.errno, reason, str(folder)) from None
+        yield is_locked
 
 
 def exists(path: Path) -> bool:

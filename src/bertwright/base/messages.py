@@ -1,4 +1,4 @@
-"""Texts for people: durations, and lines without control characters; messages of the process itself."""
+"""Texts for people: durations, short texts, and lines without control characters; messages of the process itself."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TextIO
 
 # C0, DEL and C1 controls, line and paragraph separators, bidirectional controls, surrogates.
 CONTROL = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+MAX_CHARACTERS = 300  # of a text that is shown
 
 
 def escape_control(text: str) -> str:
@@ -36,6 +37,15 @@ def print_message(message: str) -> None:
     print_escaped(f"{speaker}: {' '.join(map(str.strip, message.splitlines()))}", sys.stderr)
 
 
+def first_line(error: Exception) -> str:
+    r"""Return the first line of an error's message, or the name of its class if it has none.
+
+    >>> first_line(OSError("no network\nand a long trace")), first_line(OSError())
+    ('no network', 'OSError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def format_duration(seconds: float) -> str:
     """Format a duration for people.
 
@@ -46,3 +56,13 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def shorten(text: str) -> str:
+    r"""Return a text on one line; of a long one the beginning, with the length of the whole.
+
+    >>> shorten("two\nlines"), shorten("long " * 100)[-18:]
+    ('two⏎lines', '… (500 characters)')
+    """
+    text = text.replace("\r\n", "⏎").replace("\n", "⏎")
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}… ({len(text):,} characters)"

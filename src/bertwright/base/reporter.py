@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import IO, Any, Literal, NamedTuple, Protocol
 
 from bertwright.base.messages import escape_control, format_duration
@@ -88,10 +88,9 @@ class Outputs(NamedTuple):
     values: Mapping[str, object]
 
 
-@contextmanager
-def no_progress() -> Iterator[Advance]:
-    """Yield an `Advance` that does nothing."""
-    yield lambda amount, text="", /: None
+def no_progress() -> AbstractContextManager[Advance]:
+    """Open a progress that nobody sees."""
+    return nullcontext(lambda amount, text="", /: None)
 
 
 def report_steps(write: Callable[[str], None], steps: int, done: int) -> Advance:

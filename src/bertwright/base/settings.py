@@ -372,19 +372,3 @@ def flatten(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
             yield from flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Return the keys in which two tables differ: dotted name → (old value, new value).
-
-    >>> differences({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
-    {'b.c': (2, 3)}
-    """
-    changed: dict[str, tuple[Any, Any]] = {}
-    for name in sorted({*old, *new}):
-        before, after = old.get(name), new.get(name)
-        if isinstance(before, dict) and isinstance(after, dict):
-            changed.update(differences(before, after, f"{prefix}{name}."))
-        elif before != after:
-            changed[prefix + name] = (before, after)
-    return changed

@@ -79,7 +79,6 @@ class _Worker(NamedTuple):
         return result
 
     def end(self) -> None:
-        """Kill the process."""
         self.connection.close()
         self.process.kill()
         self.process.wait()

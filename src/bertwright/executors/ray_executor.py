@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bertwright.base.messages import first_line
 from bertwright.base.optional import needs
 from bertwright.executors.executor import SINGLE_THREADED, R, S, T
 from bertwright.executors.worker import make_portable
@@ -61,7 +62,7 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
             ray.init(address="local", num_cpus=workers or available_cpus(), include_dashboard=False, **options)
         except Exception as error:  # of no class of its own, if a busy machine takes longer than Ray waits
             raise ChildProcessError(
-                f"--executor ray: expected Ray to start on this machine, got: {_first_line(error)}; try again when the "
+                f"--executor ray: expected Ray to start on this machine, got: {first_line(error)}; try again when the "
                 "machine is less busy, or use local workers (--workers)"
             ) from None
         return
@@ -71,15 +72,11 @@ def _connect(ray: Any, address: str | None, workers: int | None) -> None:
             ray.init(address=address, **options)
             return
         except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-            problem = _first_line(error)
+            problem = first_line(error)
     raise ValueError(
         f"--ray-address {address}: expected a Ray cluster there, got none ({problem}); start one with "
         "`ray start --head --port 6379`, or omit the address to start one on this machine"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _probe(address: str) -> str | None:

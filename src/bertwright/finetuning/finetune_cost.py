@@ -30,7 +30,6 @@ class CostEstimator:
         self.step_seconds: dict[int, float] = {}
 
     def estimate(self, settings: FinetuneSettings) -> CostEstimate:
-        """Estimate the steps and seconds of a run."""
         items, size = self.state.train.encoded.num_items, settings.batch_size
         if size not in self.step_seconds:
             self.step_seconds[size] = time_steps(make_spec(self.state, settings, self.context), self.context)

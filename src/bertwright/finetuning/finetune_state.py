@@ -12,15 +12,17 @@ import numpy as np
 import torch
 
 from bertwright.base.reporter import Reporter
-from bertwright.finetuning.head_start import MAX_ITEMS, HeadFit, fit_head, is_linear
-from bertwright.finetuning.pooling_choice import choose_pooling
-from bertwright.finetuning.settings import FinetuneSettings, HeadInit
+from bertwright.finetuning.head_start import MAX_ITEMS, fit_head, is_linear
+from bertwright.finetuning.pooling_choice import PoolingChoice, choose_pooling
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.interop.huggingface import (
     LoadResult,
+    ModelSource,
     check_vocabulary,
-    load_config,
     random_task_model,
-    start_task_model,
+    read_config,
+    read_source,
+    start_from_source,
 )
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import EncoderConfig, TextEncoder
@@ -39,8 +41,8 @@ from bertwright.training.fit import TrainingSpec
 from bertwright.training.layer_rates import layerwise_lr_scales, unfreeze_gradually
 from bertwright.training.loop import LossOutput, check_finite_weights, evaluation_mode
 from bertwright.training.optimizer import LRScale, Optimizer, make_optimizer
+from bertwright.training.optimizer_settings import restart_schedule
 from bertwright.training.run_folder import prepare_model
-from bertwright.training.schedules import restart_schedule
 from bertwright.training.throughput import choose_micro_batch_tokens, default_micro_batch_tokens
 from bertwright.training.whole_batch_loss import RowOutput, WholeBatchLoss
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
@@ -62,12 +64,8 @@ class FinetuneState:
     test: SplitData | None
     source_config: EncoderConfig | None
     """Configuration of the model that a new run starts from, with its own dropout."""
-    head_init: HeadInit | None = None
-    """Start of a new head."""
-    head_fit: HeadFit | None = None
-    """Account of the fit of a new head, if it was fitted."""
-    pooling_reason: str = ""
-    """What in the model folder decided the pooling of a new head; empty if nothing did."""
+    head: str
+    """Where the head comes from, what it reads, and how it was fitted, in words."""
 
 
 def open_run(
@@ -102,12 +100,15 @@ def open_run(
         with evaluation_mode(model):
             model.scale_pooled_head(collate(train, np.arange(min(train.num_items, SCALED_ITEMS))))
     prepare_model(model, context)
-    head_init, fit = _start_head(settings, task, model, train, reporter) if has_new_head else (None, None)
+    start = _start_head(settings, task, model, train, reporter) if has_new_head else ""
     optimizer = make_optimizer(model, settings.optimizer, _lr_scales(settings, model, train.num_items))
     if latest is not None:
         optimizer.load_state(checkpoint.load_optimizer(latest))
+    task = resumed.task if resumed else task  # a saved task has its choices on dev, such as a threshold
+    source = f"from {settings.model}" if settings.tuning.keep_head else "new"
+    pooling = f", {PoolingChoice(task.pooling, opened.pooling_reason).describe()}" if task.pooling else ""
     return FinetuneState(
-        task=resumed.task if resumed else task,  # a saved task has its choices on dev, such as a threshold
+        task=task,
         tokenizer=tokenizer,
         model=model,
         optimizer=optimizer,
@@ -115,9 +116,7 @@ def open_run(
         dev=splits.get("dev"),
         test=splits.get("test"),
         source_config=opened.source_config,
-        head_init=head_init,
-        head_fit=fit,
-        pooling_reason=opened.pooling_reason,
+        head=f"{source}{pooling}{start}",
     )
 
 
@@ -140,14 +139,16 @@ def _check_patience(settings: FinetuneSettings, has_dev: bool) -> None:
 
 def _start_head(
     settings: FinetuneSettings, task: AnyTask, model: EncoderForTask, train: Encoded, reporter: Reporter
-) -> tuple[HeadInit, HeadFit | None]:
-    """Choose the start of a new head, and fit it to the encoder's states if that is the choice."""
+) -> str:
+    """Choose the start of a new head, and fit it to the encoder's states if that is the choice; describe the fit."""
     can_be_fitted = model.encoder.fits_new_heads and is_linear(model.head)
     head_init = settings.tuning.choose_head_init(train.num_items, len(task.label_names), can_be_fitted)
-    if head_init != "fit" or settings.dry_run:
-        return head_init, None
+    if head_init != "fit":
+        return ""
+    if settings.dry_run:
+        return ", a run fits it to the encoder's states first"
     with reporter.progress("fitting the head", min(train.num_items, MAX_ITEMS)) as advance:
-        return head_init, fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing, advance)
+        return f", {fit_head(model, task, train, settings.seed, settings.tuning.label_smoothing, advance)}"
 
 
 def _lr_scales(settings: FinetuneSettings, model: EncoderForTask, num_items: int) -> dict[str, LRScale]:
@@ -168,7 +169,7 @@ class _OpenedModel(NamedTuple):
     source_config: EncoderConfig | None
     """As in `FinetuneState`."""
     pooling_reason: str = ""
-    """As in `FinetuneState`."""
+    """What in the model folder decided the pooling of a new head; empty if nothing did."""
 
 
 def _open_model(
@@ -182,19 +183,21 @@ def _open_model(
     """Return a new model for the task or the run's own; `own`: its folder, `resumed`: what that folder has."""
     if own is None and settings.architecture is not None:
         return _OpenedModel(task, *word_models()[settings.architecture].build(settings, task, train), None)
-    source = own or model_folder(settings.model)
-    tokenizer = open_tokenizer(source)
-    if settings.tuning.keep_head:
-        task = continue_task(source, task)
+    folder, tuning = own or model_folder(settings.model), settings.tuning
+    tokenizer = open_tokenizer(folder)
+    if tuning.keep_head:
+        task = continue_task(folder, task)
     if resumed:
-        check_vocabulary(tokenizer, resumed.model.config, source)
-        return _OpenedModel(task.with_model(source), resumed.model, tokenizer, None)
-    choice = choose_pooling(settings.tuning, task, source)
+        check_vocabulary(tokenizer, resumed.model.config, folder)
+        return _OpenedModel(task.with_model(folder), resumed.model, tokenizer, None)
+    config = read_config(folder)
+    source = None if tuning.from_scratch or tuning.keep_head else read_source(folder, config)
+    choice = choose_pooling(tuning, task, folder, source)
     task = replace(task, pooling=choice.modes) if choice.modes else task  # type: ignore[type-var]
-    task = task.with_model(source)
-    model = _initial_model(settings, task, source, reporter)
-    check_vocabulary(tokenizer, model.config, source)
-    return _OpenedModel(task, model, tokenizer, load_config(source), choice.reason)
+    task = task.with_model(folder)
+    model = _initial_model(settings, task, folder, source, reporter)
+    check_vocabulary(tokenizer, model.config, folder)
+    return _OpenedModel(task, model, tokenizer, config.config, choice.reason)
 
 
 def _encode(
@@ -212,18 +215,23 @@ def _encode(
     return splits
 
 
-def _initial_model(settings: FinetuneSettings, task: AnyTask, source: Path, reporter: Reporter) -> EncoderForTask:
-    """Return the model for step 0: a pre-trained or random encoder with a trained or random head."""
+def _initial_model(
+    settings: FinetuneSettings, task: AnyTask, folder: Path, source: ModelSource | None, reporter: Reporter
+) -> EncoderForTask:
+    """Return the model for step 0: a pre-trained or random encoder with a trained or random head.
+
+    `source`: the folder's weights; None: the head is continued, or all weights are random.
+    """
     dropout = task.default_dropout if settings.tuning.dropout is None else settings.tuning.dropout
-    head = task.head_for(source) or task.head
+    head = task.head_for(folder) or task.head
     if settings.tuning.keep_head:
-        return load_to_continue(source, task, dropout)
-    if settings.tuning.from_scratch:
-        model = random_task_model(source, head, settings.seed, dropout)
+        return load_to_continue(folder, task, dropout)
+    if source is None:
+        model = random_task_model(folder, head, settings.seed, dropout)
     else:
-        started = start_task_model(source, head, settings.seed, dropout)
+        started = start_from_source(source.with_dropout(dropout), head, settings.seed)
         model = started.model
-        if _has_head_of(source, task):
+        if _has_head_of(folder, task):
             reporter.note("the model's head is not used; a new one takes its place (see --keep-head)")
         if model.encoder.has_pooler and (note := _pooler_note(started, task)):
             reporter.note(note)

@@ -126,7 +126,6 @@ class FitData:
         return collate(self.encoded, self.items).to(self.states.device)
 
     def take(self, chosen: Ints) -> FitData:
-        """Return some of the items, by their indices."""
         counts = row_counts(self.encoded, self.items)
         rows = torch.from_numpy(flat_ranges(offsets_from_lengths(counts)[chosen], counts[chosen]))
         return replace(self, items=self.items[chosen], states=self.states[rows.to(self.states.device)])
@@ -190,7 +189,6 @@ def choose_items(encoded: Encoded, width: int, seed: int) -> Ints:
 
 
 def row_counts(encoded: Encoded, items: Ints) -> Ints:
-    """Return the number of rows of each item."""
     first, count = encoded.item_starts[items], encoded.item_counts[items]
     counts: Ints = encoded.position_starts[first + count] - encoded.position_starts[first]
     return counts

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bertwright.finetuning.settings import TuningSettings
-from bertwright.interop.huggingface import read_config, read_source
+from bertwright.interop.huggingface import ModelSource
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.models.pooling import HEAD_POOLINGS, describe_pooling
 from bertwright.tasks.task import AnyTask
@@ -26,8 +26,8 @@ class PoolingChoice(NamedTuple):
         return f"{describe_pooling(self.modes)}{why}"
 
 
-def choose_pooling(tuning: TuningSettings, task: AnyTask, folder: Path) -> PoolingChoice:
-    """Return the pooling of the settings or, if unset, the default for a model folder.
+def choose_pooling(tuning: TuningSettings, task: AnyTask, folder: Path, source: ModelSource | None) -> PoolingChoice:
+    """Return the pooling of the settings or, if unset, the default for a model folder; `source`: its weights, if used.
 
     The default is the pooling that `modules.json` names (sentence-transformers). Without this file it is the mean if
     the folder has no pooler, or one that was never trained: its output says little of the text. A head that is
@@ -47,19 +47,18 @@ def choose_pooling(tuning: TuningSettings, task: AnyTask, folder: Path) -> Pooli
         return PoolingChoice(modules.modes, "as its modules.json says")
     if not task.reads_pooler:
         return PoolingChoice(HEAD_POOLINGS["mean"])
-    reason = "" if tuning.from_scratch else explain_untrained_pooler(folder)
+    reason = "" if source is None else explain_untrained_pooler(source)
     return PoolingChoice(HEAD_POOLINGS["mean"] if reason else (), reason)
 
 
-def explain_untrained_pooler(folder: Path) -> str:
-    """Return why a folder's pooler says nothing; empty if it was trained, or if the architecture has none.
+def explain_untrained_pooler(source: ModelSource) -> str:
+    """Return why a model's pooler says nothing; empty if it was trained, or if the architecture has none.
 
     A bias is initially 0, and only training changes it (`models.heads.is_untrained`).
     """
-    model_config = read_config(folder)
-    if not model_config.architecture.encoder.has_pooler:
+    if not source.architecture.encoder.has_pooler:
         return ""
-    bias = read_source(folder, model_config).tensors.get(model_config.architecture.file_names("pooler.dense.bias")[0])
+    bias = source.tensors.get(source.architecture.file_names("pooler.dense.bias")[0])
     if bias is None:
         return "the model has no pooler"
     return "" if bias.any() else "its pooler was never trained"

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.base.files import digest_file
-from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import (
     FinetuneState,
     make_spec,
     open_run,
 )
-from bertwright.finetuning.pooling_choice import PoolingChoice
 from bertwright.finetuning.settings import RESUME_OVERRIDES, FinetuneSettings
 from bertwright.finetuning.start_scores import Start, read_starts, write_starts
 from bertwright.interop.model_card import write_card
@@ -42,7 +41,7 @@ from bertwright.tasks.task_folder import TaskModel, load_task, write_task_folder
 from bertwright.training.context import ExecutionContext
 from bertwright.training.cost import describe_cost
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec, scores_of
-from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
+from bertwright.training.metrics_log import PlotPanel, list_outputs, plot_metrics
 from bertwright.training.run_folder import (
     INITIAL_WEIGHTS,
     check_data_unchanged,
@@ -145,7 +144,6 @@ class FinetuneRun:
         return scored.scores
 
     def score(self, split: SplitData, tune: bool = False) -> EvaluationResult:
-        """Score the model on a split, with a live progress line."""
         state = self.state
         with self.reporter.progress(f"scoring {split.name}", split.encoded.num_items) as advance:
             scored = evaluate_examples(state.model, state.task, split.examples, split.encoded, tune, advance)
@@ -164,7 +162,6 @@ class FinetuneRun:
             write_starts(self.settings.run, self.before)
 
     def write_model(self, folder: Path) -> None:
-        """Write the model with its task."""
         write_task_folder(folder, TaskModel(self.state.model, self.state.task), self.state.tokenizer)
 
     def read_model(self, folder: Path) -> None:
@@ -194,7 +191,7 @@ class FinetuneRun:
                 {"task": f"{name if name == kind else f'{name} ({kind})'}, best by {state.task.metric}"}
                 | labels
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
-                | {"head": self.describe_head()}
+                | {"head": state.head}
                 | state.task.describe_training(state.train.examples)
                 | self.describe_weights()
                 | ({"auxiliary LM": f"weight {tuning.auxiliary_lm:g}"} if tuning.auxiliary_lm else {})
@@ -222,19 +219,6 @@ class FinetuneRun:
                 "no dev examples: the weights of the last step are the result; to select the best ones by a dev score, "
                 "give --dev files or --validation-fraction 0.1"
             )
-
-    def describe_head(self) -> str:
-        """Describe where the head comes from and, in sequence-level tasks, what it reads."""
-        tuning = self.settings.tuning
-        modes = self.state.task.pooling
-        source = f"from {self.settings.model}" if tuning.keep_head else "new"
-        fit = f", {self.state.head_fit}" if self.state.head_fit else ""
-        if self.settings.dry_run and self.state.head_init == "fit":
-            fit = ", a run fits it to the encoder's states first"
-        if not modes:
-            return f"{source}{fit}"
-        pooling = PoolingChoice(modes, self.state.pooling_reason)
-        return f"{source}, {pooling.describe()}{fit}"
 
     def describe_weights(self) -> dict[str, str]:
         """Describe the class weights, if there are any; of many, the smallest and the largest ones."""
@@ -342,13 +326,10 @@ class FinetuneRun:
             self.print_scores(report)
         if not self.temporary:
             run = self.settings.run
-            plot = {"plot": run / PLOT} if (run / PLOT).is_file() else {}  # needs the extra "plot"
-            outputs = {"model": run / "model"} | plot | {"all metrics": run / METRICS_FILE}
             example = f"bertwright {self.state.task.example_command.format(shlex.quote(str(run / 'model')))}"
-            self.reporter.record(Outputs(outputs | {"try it": example}))
+            self.reporter.record(list_outputs(run, PLOT, example))
 
     def print_scores(self, report: Mapping[str, Any]) -> None:
-        """Print the scores by split."""
         count = report["dev_evaluations"]
         best_of = f", the best of {count} evaluations on dev" if count > 1 else ""
         early = "; training stopped early" if report["stopped_early"] else ""
@@ -378,7 +359,6 @@ def format_dropout(config: EncoderConfig) -> str:
 
 
 def summarize(window: MetricWindow) -> dict[str, float]:
-    """Return the mean loss and the speed of some steps."""
     masked = {"masked_pairs": window.sums["masked_pairs"] / window.steps} if "masked_pairs" in window.sums else {}
     return masked | {
         "loss": window.sums["loss"] / window.steps,

@@ -57,12 +57,8 @@ HeadInit = Literal["random", "fit"]
 MAX_FITTED_ITEMS, MAX_FITTED_PER_LABEL = 512, 10
 
 
-def read_hidden_size(name: Any) -> int:
-    """Return the hidden size of the model with this name, without torch; BASE's if there is none.
-
-    Whether the model is usable is checked when it is opened.
-    """
-    values = read_model_config(name)
+def hidden_size_of(values: Mapping[str, Any]) -> int:
+    """Return the hidden size in a `config.json`, or BASE's; whether a model is usable is checked when it is opened."""
     size = values.get("hidden_size", values.get("n_embd"))
     return size if type(size) is int and size > 0 else BASE_HIDDEN_SIZE
 
@@ -84,7 +80,7 @@ def task_name(table: Mapping[str, Any]) -> str:
     return str(task.get("task")) if isinstance(task, Mapping) else ""
 
 
-def embedding_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
+def embedding_defaults(table: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
     """Return the settings that suit the training rows of text vectors, as sentence-transformers recommends them.
 
     Files that cannot be read are reported when they are read again.
@@ -94,19 +90,19 @@ def embedding_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
         task = settings.build_task()
         rows = read_examples(task, settings, "train")
         if isinstance(task, Embedding) and rows:
-            return schedule_for(default_schedule(task.vector_loss, rows), table.get("model"))
-    rate = default_learning_rate(base_learning_rate(Embedding.kind), read_hidden_size(table.get("model")))
+            return schedule_for(default_schedule(task.vector_loss, rows), hidden_size)
+    rate = default_learning_rate(base_learning_rate(Embedding.kind), hidden_size)
     return {"optimizer": {"learning_rate": rate, "weight_decay": 0.0}}
 
 
-def schedule_for(schedule: Schedule, model: Any) -> dict[str, Any]:
-    """Return a schedule of text vectors as a TOML table, with its rate for a model folder's hidden size."""
-    rate = default_learning_rate(schedule.learning_rate, read_hidden_size(model))
+def schedule_for(schedule: Schedule, hidden_size: int) -> dict[str, Any]:
+    """Return a schedule of text vectors as a TOML table, with its rate for a model's hidden size."""
+    rate = default_learning_rate(schedule.learning_rate, hidden_size)
     optimizer = {"learning_rate": rate, "weight_decay": 0.0}
     return {"epochs": schedule.epochs, "batch_size": schedule.batch_size, "optimizer": optimizer}
 
 
-def make_request(table: Mapping[str, Any]) -> FinetuneRequest:
+def make_request(table: Mapping[str, Any], hidden_size: int) -> FinetuneRequest:
     """Return what the default settings of a system depend on, from a TOML table of fine-tuning."""
     name, words = task_name(table), table.get("words")
     preset = PRESETS[name].task if name in PRESETS else None
@@ -117,7 +113,7 @@ def make_request(table: Mapping[str, Any]) -> FinetuneRequest:
         given_words=tuple(name for name, value in words.items() if value is not None)
         if isinstance(words, Mapping)
         else (),
-        hidden_size=read_hidden_size(table.get("model")),
+        hidden_size=hidden_size,
     )
 
 
@@ -276,17 +272,19 @@ class FinetuneSettings:
 
         For a new word-level model, its own.
         """
+        values = read_model_config(table.get("model"))
+        hidden_size = hidden_size_of(values)
         if architecture := table.get("architecture"):
             model = registry.word_models().get(str(architecture))
-            return {} if model is None else model.defaults(make_request(table))
-        system = system_of_model(table.get("model"))
+            return {} if model is None else model.defaults(make_request(table, hidden_size))
+        system = registry.system_of_folder(str(values.get("model_type")))
         if system is not None and system.finetune_defaults is not None:
-            return system.finetune_defaults(make_request(table))
+            return system.finetune_defaults(make_request(table, hidden_size))
         if task_name(table) == Embedding.kind:
-            return embedding_defaults(table)
+            return embedding_defaults(table, hidden_size)
         paper = paper_settings(table)
         base = paper.learning_rate if paper else base_learning_rate(task_name(table))
-        rate = {"learning_rate": default_learning_rate(base, read_hidden_size(table.get("model")))}
+        rate = {"learning_rate": default_learning_rate(base, hidden_size)}
         if paper is None:
             return {"optimizer": rate}
         return {"epochs": paper.epochs, "batch_size": paper.batch_size, "optimizer": rate}
@@ -317,7 +315,6 @@ class FinetuneSettings:
         return f"{text} (paper, {paper.section}: {paper.batch_size}, {paper.epochs:g}, {rates})"
 
     def num_steps(self, num_items: int) -> int:
-        """Return the number of optimizer steps for a number of training items."""
         # Rounded first: 1.1 * 100 / 10 is 11.000000000000002 in floating point and must not become 12.
         return max(1, math.ceil(round(self.epochs * num_items / self.batch_size, 6)))
 

@@ -34,7 +34,6 @@ def read_starts(run: Path) -> dict[str, Start]:
 
 
 def write_starts(run: Path, starts: Mapping[str, Start]) -> None:
-    """Write the scores by split into a run folder."""
     records = {
         name: (one.scores, one.examples and (one.examples.formula, one.examples.values.tolist()))
         for name, one in starts.items()

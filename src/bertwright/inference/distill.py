@@ -15,7 +15,7 @@ from bertwright.base.files import atomic_file, check_absent, digest_file, write_
 from bertwright.base.npy import NpyWriter
 from bertwright.base.reporter import SILENT, Line, Outputs, Reporter
 from bertwright.base.settings import Positional, check_limit, check_minimum, check_not_str
-from bertwright.interop.model_files import check_model, digest_model, model_folder
+from bertwright.interop.model_files import check_model, digest_model, model_folder, read_model_config
 from bertwright.systems.registry import default_learning_rate
 from bertwright.tasks.teacher_outputs import OutputRecord, check_record, digest_texts, read_record, write_record
 from bertwright.text.sources import check_exist
@@ -201,15 +201,11 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, str | None]]) -> Path:
 def _train(settings: DistillSettings, task: TaskSettings, student: str, keeps_head: bool, reporter: Reporter) -> Path:
     """Train the student by a run of fine-tuning; `keeps_head`: it has the teacher's."""
     from bertwright.finetuning.run import finetune
-    from bertwright.finetuning.settings import (
-        FinetuneSettings,
-        TuningSettings,
-        base_learning_rate,
-        read_hidden_size,
-    )
+    from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, base_learning_rate, hidden_size_of
     from bertwright.training.optimizer_settings import OptimizerSettings
 
-    rate = settings.learning_rate or default_learning_rate(base_learning_rate(task.task), read_hidden_size(student))
+    hidden_size = hidden_size_of(read_model_config(student))
+    rate = settings.learning_rate or default_learning_rate(base_learning_rate(task.task), hidden_size)
     return finetune(
         FinetuneSettings(
             run=settings.run,

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.base.files import check_absent, new_file
+from bertwright.base.messages import shorten
 from bertwright.base.npy import NpyWriter
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_minimum, check_not_str
-from bertwright.base.text_display import shorten
 from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
 from bertwright.interop.model_files import model_folder
 from bertwright.models.pooling import PoolingName, check_pooling

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from bertwright.base.description import Description
 from bertwright.base.files import digest_file, read_json
 from bertwright.base.foreign import check_link
+from bertwright.base.messages import first_line
 from bertwright.base.optional import needs
 from bertwright.interop.huggingface import load_config
 from bertwright.models.encoder import EncoderConfig, EncoderModel, TextEncoder, TokenPredictor
@@ -105,8 +106,7 @@ def graph_errors(path: Path) -> Iterator[None]:
     except Exception as error:  # the errors of ONNX Runtime have no other class in common; OpenVINO's are RuntimeErrors
         if not isinstance(error, RuntimeError) and "onnxruntime" not in type(error).__module__:
             raise
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{path}: no graph that can be run ({reason}); export the model again") from None
+        raise ValueError(f"{path}: no graph that can be run ({first_line(error)}); export the model again") from None
 
 
 class GraphSession(ABC):

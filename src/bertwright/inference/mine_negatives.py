@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from bertwright.base.files import new_file
+from bertwright.base.messages import shorten
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
-from bertwright.base.text_display import shorten
 from bertwright.inference.bert import embedding_warnings, load_in
 from bertwright.inference.search_settings import MineSettings
 from bertwright.inference.text_vectors import embed_by_role, normalize_vectors

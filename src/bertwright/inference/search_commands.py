@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertwright.base.files import read_json
+from bertwright.base.messages import shorten
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
-from bertwright.base.text_display import shorten
 from bertwright.inference.bert import Bert, load_in
 from bertwright.inference.search_index import IndexOptions, SearchIndex, write_index
 from bertwright.inference.search_settings import SearchBuildSettings, SearchQuerySettings

@@ -176,7 +176,11 @@ def start_task_model(folder: Path, head: Head, seed: int, dropout: float | None 
 
     `dropout`: None leaves the folder's rates. Errors: see `load_model`.
     """
-    source = read_source(folder, read_config(folder)).with_dropout(dropout)
+    return start_from_source(read_source(folder, read_config(folder)).with_dropout(dropout), head, seed)
+
+
+def start_from_source(source: ModelSource, head: Head, seed: int) -> LoadResult[EncoderForTask]:
+    """Build a task's model for training from weights that have been read; see `start_task_model`."""
     model = meta_model(lambda config: add_head(source.architecture.encoder(config), head), source)
     return load_weights(model, source, optional=("pooler",), new_head=True, seed=seed)
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.overrides import TorchFunctionMode
 
+from bertwright.base.messages import first_line
 from bertwright.interop.model_files import CONFIG
 
 M = TypeVar("M")
@@ -28,8 +29,9 @@ def build_on_meta(build: Callable[[], M], num_tensors: int, path: Path) -> M:
         with torch.device("meta"), _NoInit(), _limited_parameters(num_tensors + NEW_PARAMETERS):
             return build()
     except (RuntimeError, OverflowError, MemoryError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path}: the sizes in {CONFIG} do not fit the weights ({reason}); copy both again") from None
+        raise ValueError(
+            f"{path}: the sizes in {CONFIG} do not fit the weights ({first_line(error)}); copy both again"
+        ) from None
 
 
 def give_memory(model: nn.Module, name: str) -> None:

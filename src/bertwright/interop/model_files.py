@@ -11,6 +11,7 @@ from typing import Any
 
 from bertwright.base.files import atomic_folder, digest_bytes, digest_file, read_json
 from bertwright.base.foreign import check_link, check_links, is_name_below
+from bertwright.base.messages import first_line
 from bertwright.base.object_storage import as_url
 from bertwright.systems.registry import DEFAULT_MODEL_TYPE, System, system_of_folder
 
@@ -221,9 +222,9 @@ def _download(name: str) -> Path:
     try:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=DOWNLOADED))
     except Exception as error:  # the hub client raises its own errors, its HTTP library's, and OSError
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"{name}: no such folder, and {repository} could not be downloaded from the Hugging Face hub ({reason})"
+            f"{name}: no such folder, and {repository} could not be downloaded from the Hugging Face hub "
+            f"({first_line(error)})"
         ) from error
 
 

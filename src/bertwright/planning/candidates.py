@@ -53,7 +53,6 @@ class Candidate:
 
     @property
     def size(self) -> str:
-        """Name of the model size."""
         return str(self.settings.model.size)
 
 
@@ -146,11 +145,9 @@ class Planner:
         return tokens, epochs
 
     def open_examples(self, run: PretrainSettings) -> Sequence[Examples[Any]]:
-        """Open the examples of each phase of a run."""
         return run.objective.open_examples(self.store / "train", self.tokenizer, [phase.data for phase in run.phases])
 
     def config(self, run: PretrainSettings) -> BertConfig:
-        """Return the configuration of a run's model."""
         return run.model.config(self.tokenizer.vocab_size, causal=False)
 
     def fits_memory(self, run: PretrainSettings) -> bool:

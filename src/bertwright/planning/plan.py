@@ -114,7 +114,6 @@ def prepare_settings(settings: PlanSettings, vocabulary: Path, store: Path) -> t
 
 
 def list_commands(settings: PlanSettings, run: PretrainSettings) -> Iterator[str]:
-    """Yield the commands of the plan."""
     store = settings.store or Path("store")
     if settings.store is None:
         learn, preparation = prepare_settings(settings, Path("vocabulary"), store)

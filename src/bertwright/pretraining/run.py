@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from bertwright.base.object_storage import display
-from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
+from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.interop.model_card import write_card
 from bertwright.interop.model_files import MODULES, model_folder
 from bertwright.interop.sentence_modules import SentenceModules, read_sentence_modules
@@ -38,7 +38,7 @@ from bertwright.training.distributed import min_over_ranks
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
 from bertwright.training.layer_rates import layerwise_lr_scales
 from bertwright.training.loop import check_finite_weights
-from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
+from bertwright.training.metrics_log import PlotPanel, list_outputs, plot_metrics
 from bertwright.training.optimizer import Optimizer, make_optimizer
 from bertwright.training.run_folder import find_changed_data, format_resume_command, prepare_model, record_run
 from bertwright.training.throughput import default_micro_batch_tokens, measure_peak_flops
@@ -362,11 +362,8 @@ class PretrainRun:
     def print_results(self, report: Mapping[str, Any]) -> None:
         if report["held_out_after"] is not None:
             self.print_scores(report["held_out_before"], report["held_out_after"])
-        run = self.settings.run
-        plot = {"loss plot": run / PLOT} if (run / PLOT).is_file() else {}  # needs the extra "plot"
-        outputs = {"model": run / "model"} | plot | {"all metrics": run / METRICS_FILE}
-        example = self.objective.suggest_command(shlex.quote(str(run / "model")))
-        self.reporter.record(Outputs(outputs | {"try it": example}))
+        example = self.objective.suggest_command(shlex.quote(str(self.settings.run / "model")))
+        self.reporter.record(list_outputs(self.settings.run, PLOT, example, "loss plot"))
 
     def print_scores(self, before: Mapping[str, float], after: Mapping[str, float]) -> None:
         self.reporter.record(Heading("Held out"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from bertwright.base.messages import first_line
 from bertwright.base.reporter import SILENT, Line, Reporter
 from bertwright.base.settings import Positional, check_not_str
 from bertwright.interop.model_files import CARD, DOWNLOADED, check_model, model_folder
@@ -67,7 +68,7 @@ def push(settings: PushSettings, reporter: Reporter = SILENT) -> str:
             api.create_commit(repository.repo_id, operations, commit_message=MESSAGE)
     except Exception as error:  # the hub client raises its own errors, its HTTP library's, and OSError
         code = getattr(getattr(error, "response", None), "status_code", 0)
-        reason = REASONS.get(code) or (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = REASONS.get(code) or first_line(error)
         raise ValueError(f"{settings.name}: the hub has not accepted the model: {reason}") from error
     reporter.record(Line(f"{repository}: {len(operations)} files", "good"))
     return str(repository)

@@ -100,7 +100,6 @@ class RunRecord(NamedTuple):
         return str(self.report.get("metric", "bleu" if "train_source" in self.settings else "loss"))
 
     def scores(self) -> dict[str, Mapping[str, float]]:
-        """Return the scores by split."""
         held_out = self.report.get("held_out_after")
         return {**self.report.get("scores", {}), **({"held-out": held_out} if held_out else {})}
 

@@ -65,7 +65,6 @@ class Unreadable:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the file has no bytes."""
         return self.reason.startswith(EMPTY_FILE)
 
 
@@ -222,7 +221,6 @@ class _SurveyTask(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name in messages."""
         first, *more = self.parts
         return first.file.path + (f" and {len(more):,} more files" if more else "")
 

@@ -52,15 +52,10 @@ class LengthHistogram:
         self.largest = max(self.largest, other.largest)
 
     def summarize(self) -> LengthSummary:
-        ordered, number = sorted(self.counts), self.counts.total()
-        marks, passed, quantiles = [0.1, 0.5, 0.9, 0.99], 0, []
-        for size in ordered:
-            passed += self.counts[size]
-            while marks and passed >= marks[0] * number:
-                quantiles.append(size)
-                marks.pop(0)
-        p10, median, p90, p99 = quantiles
-        return LengthSummary(self.total / number, ordered[0], p10, median, p90, p99, self.largest)
+        sizes, number = np.array(sorted(self.counts)), self.counts.total()
+        passed = np.cumsum([self.counts[size] for size in sizes.tolist()])
+        p10, median, p90, p99 = sizes[np.searchsorted(passed, np.array([0.1, 0.5, 0.9, 0.99]) * number)].tolist()
+        return LengthSummary(self.total / number, int(sizes[0]), p10, median, p90, p99, self.largest)
 
 
 @dataclass

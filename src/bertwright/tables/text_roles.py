@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
+from bertwright.base.messages import shorten
 from bertwright.base.settings import did_you_mean
-from bertwright.base.text_display import shorten
 from bertwright.tables.json_rows import describe_type
 from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS
 from bertwright.tables.schema import TableSchema, list_names

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 import numpy as np
 
+from bertwright.base.messages import shorten
 from bertwright.base.seeding import TaskStream, derive_key
 from bertwright.base.settings import check_not_str, did_you_mean
-from bertwright.base.text_display import shorten
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
 from bertwright.tables.neighbours import find_retrieval_folder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bertwright.base.messages import shorten
 from bertwright.base.reporter import Fields, Heading, Reporter
-from bertwright.base.text_display import shorten
 from bertwright.tasks.task import AnyTask
 
 MAX_ANSWERS = 12  # gold answers whose counts are shown

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bertwright.base.messages import first_line
+
 HF_SCHEME = "hf://"
 
 
@@ -38,8 +40,7 @@ def explain_hub_errors(location: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(
-            f"{location}: not readable from the Hugging Face hub ({reason}); check the name, or use files "
+            f"{location}: not readable from the Hugging Face hub ({first_line(error)}); check the name, or use files "
             "on this machine"
         ) from error

@@ -7,8 +7,10 @@ architectures all use it.
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Container, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -22,13 +24,10 @@ from bertwright.training import checkpoint
 from bertwright.training.context import ExecutionContext
 from bertwright.training.distributed import any_rank, run_on_rank_0, wrap
 from bertwright.training.divided_weights import copy_weights, shard
-from bertwright.training.interrupt import graceful_shutdown
-from bertwright.training.loop import Loss, LossModule, StepResult, train_steps, wrap_forward
+from bertwright.training.loop import Loss, LossModule, StepResult, Stopwatch, prefetch, train_steps, wrap_forward
 from bertwright.training.optimizer import Optimizer
-from bertwright.training.prefetch import prefetch
+from bertwright.training.optimizer_settings import LRSchedule
 from bertwright.training.recorder import FollowingRecorder, Recorder, find_best_step, open_recorder
-from bertwright.training.schedules import LRSchedule
-from bertwright.training.stopwatch import Stopwatch
 from bertwright.training.tracking import TrackerName
 
 if TYPE_CHECKING:
@@ -70,14 +69,6 @@ class FitSettings:
     """Write checkpoints to resume from. False: only the best checkpoint, because the caller deletes the run folder."""
     resume_command: str = "the same command"
     """Command that resumes the run."""
-
-    def saves(self, step: int) -> bool:
-        """Return whether a checkpoint is written after a step."""
-        return step == self.steps or step in self.save_steps
-
-    def evaluates(self, step: int) -> bool:
-        """Return whether the model is evaluated after a step."""
-        return step == self.steps or step in self.eval_steps
 
 
 class MetricWindow(NamedTuple):
@@ -194,6 +185,40 @@ def fit(settings: FitSettings, spec: TrainingSpec[M], context: ExecutionContext,
         return FitResult({}, spec.optimizer.steps)
 
 
+class StopSignals(list[int]):
+    """Signals that have asked this process to stop. As a handler it appends the first; a second one interrupts."""
+
+    def __call__(self, number: int, _frame: object) -> None:
+        if self:
+            raise KeyboardInterrupt
+        self.append(number)
+
+
+@contextmanager
+def graceful_shutdown() -> Iterator[StopSignals]:
+    """Yield a list and append Ctrl-C and SIGTERM to it, so that the caller can finish and save the current step.
+
+    A second signal raises KeyboardInterrupt at once. A signal that this process ignores (a shell's `&`, `nohup`) is
+    still ignored. Only the main thread receives signals; in other threads the list stays empty. Within another such
+    block, both blocks know the signals of either.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield StopSignals()
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # None: a handler that was not installed from Python, which cannot be restored.
+    before = {number: handler for number, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    outer = next((handler for handler in before.values() if isinstance(handler, StopSignals)), None)
+    stop_signals = StopSignals() if outer is None else outer
+    for number in before:
+        signal.signal(number, stop_signals)
+    try:
+        yield stop_signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def gather_weights(spec: TrainingSpec[Any]) -> None:
     """Update `spec.model` on rank 0, if the ranks divide its weights. All ranks must call this together."""
     if spec.divided is not None:
@@ -286,7 +311,7 @@ class _Fit(Generic[M]):
         with self.reporter.progress("training", settings.steps, "steps", self.step) as advance:
             for result in train_until_stopped(self.spec, self.context, stop_signals, self.is_over):
                 step, last = result.step, result.step == settings.steps
-                saving, evaluating = settings.saves(step), settings.evaluates(step)
+                saving, evaluating = last or step in settings.save_steps, last or step in settings.eval_steps
                 window.append(result)
                 if evaluating:
                     result.read()  # no scores of a model that has diverged

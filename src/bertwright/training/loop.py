@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -19,12 +21,13 @@ from torch import Tensor
 
 from bertwright.training.distributed import no_sync, sum_over_ranks, world_size
 from bertwright.training.optimizer import Optimizer
-from bertwright.training.schedules import LRSchedule
-from bertwright.training.stopwatch import Stopwatch
-from bertwright.training.whole_batch_loss import WholeBatchLoss
+from bertwright.training.optimizer_settings import LRSchedule
+from bertwright.training.whole_batch_loss import WholeBatchLoss, stack_sums
 from bertwright.training.whole_batch_loss import backward as backward_whole_batch
 
 M = TypeVar("M")
+T = TypeVar("T")
+DEPTH = 2  # items that `prefetch` makes ahead
 
 
 class DivergedError(RuntimeError):
@@ -129,6 +132,40 @@ class LossModule(torch.nn.Module, Generic[M]):
         return self.loss(batch)
 
 
+@dataclass
+class Stopwatch:
+    """Wall-clock seconds by part: a mark ends a part, and the next one begins, so that the parts add up to the whole.
+
+    On a GPU, "forward" and "backward" are the time to start its work, and "wait" is the time until it has done it.
+    """
+
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    last: float = field(default_factory=time.perf_counter)
+
+    def mark(self, part: str) -> None:
+        """Count the time since the last mark as this part's."""
+        now = time.perf_counter()
+        self.seconds[part] += now - self.last
+        self.last = now
+
+
+def prefetch(items: Iterable[T]) -> Generator[T]:
+    """Yield the same items, made by a background thread that is at most `DEPTH` items ahead.
+
+    An exception in the thread is raised in place of the item. Closing the generator stops the thread.
+    """
+    iterator: Iterator[T] = iter(items)
+    end: Any = object()
+    pool = ThreadPoolExecutor(1, "prefetch")
+    try:
+        ahead = deque(pool.submit(next, iterator, end) for _ in range(DEPTH))
+        while (item := ahead.popleft().result()) is not end:
+            ahead.append(pool.submit(next, iterator, end))
+            yield item
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def train_steps(
     loss: Loss[M],
     batches: Iterable[Sequence[M]],
@@ -206,7 +243,7 @@ def _backward(
             # A wrapped module averages gradients over the ranks, but these must be summed.
             (output.loss * ranks if ranks > 1 else output.loss).backward()  # type: ignore[no-untyped-call]
             watch.mark("backward")
-        values.append(torch.stack([value.detach().double() for value in output.sums.values()]))
+        values.append(stack_sums(output.sums))
     return list(output.sums), sum_over_ranks(torch.stack(values).sum(0))
 
 

@@ -13,7 +13,8 @@ from bertwright.base.files import attach_filename, open_to_append, read_bytes, s
 from bertwright.base.foreign import check_no_link
 from bertwright.base.messages import escape_control
 from bertwright.base.optional import is_installed
-from bertwright.training.tracking import TrackerName, Tracking
+from bertwright.base.reporter import Outputs
+from bertwright.training.tracking import TensorBoardWriter, TrackerName, Tracking
 
 METRICS_FILE = "metrics.jsonl"
 MAX_POINTS = 100  # of a curve of training
@@ -76,11 +77,7 @@ class MetricLogger:
         self.evaluations = {record["step"]: record for record in remaining if record["kind"] == evaluation}
         write_text(self.path, "".join(json.dumps(record) + "\n" for record in remaining))
         self._file = open_to_append(self.path)
-        self.board = None
-        if is_installed("tensorboard"):
-            from bertwright.training.tensorboard_writer import TensorBoardWriter
-
-            self.board = TensorBoardWriter(run / "tensorboard", first_step + 1)
+        self.board = TensorBoardWriter(run / "tensorboard", first_step + 1) if is_installed("tensorboard") else None
         self._tracking = Tracking(track, run)
 
     def write(self, kind: str, step: int, values: Mapping[str, float]) -> None:
@@ -155,6 +152,12 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[PlotPanel], marks: Mapp
             panel.legend()
     figure.suptitle(escape_control(run.name), parse_math=False)  # a folder name with two $ is no formula
     save_figure(figure, path)
+
+
+def list_outputs(run: Path, plot: str, example: str, plot_name: str = "plot") -> Outputs:
+    """Return the files of a finished run by name, and a command that uses its model. `plot`: its file, if written."""
+    plots = {plot_name: run / plot} if (run / plot).is_file() else {}
+    return Outputs({"model": run / "model"} | plots | {"all metrics": run / METRICS_FILE, "try it": example})
 
 
 def smooth(points: list[tuple[int, float]]) -> list[tuple[int, float]]:

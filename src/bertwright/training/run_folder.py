@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from bertwright.base.files import lock_folder, read_json, read_utf8, remove_folder, remove_stale_parts, write_json
 from bertwright.base.foreign import check_no_link
-from bertwright.base.settings import ORIGINS, differences, from_table, read_toml, to_table, write_settings
+from bertwright.base.settings import ORIGINS, flatten, from_table, read_toml, to_table, write_settings
 from bertwright.text.sources import split_suffixes
 from bertwright.training.device_settings import DeviceSettings
 
@@ -86,9 +86,13 @@ def check_run_directory(settings: Resumable, resume_overrides: tuple[str, ...]) 
 
 def find_changed_settings(settings: Resumable, resume_overrides: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
     """Return the settings that may not differ from the folder's run, but do: dotted name → (before, now)."""
-    saved = to_table(read_run_settings(type(settings), settings.run))
-    changed = differences(saved, to_table(settings))
-    return {name: both for name, both in changed.items() if name.partition(".")[0] not in resume_overrides}
+    saved = read_run_settings(type(settings), settings.run)
+    before, now = (dict(flatten(to_table(one))) for one in (saved, settings))
+    return {
+        name: (before.get(name), now.get(name))
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name) and name.partition(".")[0] not in resume_overrides
+    }
 
 
 def resume_restarted(settings: S) -> S:

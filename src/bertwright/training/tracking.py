@@ -1,9 +1,11 @@
-"""Trackers of experiments: Weights & Biases and MLflow get a copy of each record of a run's metrics.jsonl."""
+"""Copies of each record of a run's metrics.jsonl: for TensorBoard, and for Weights & Biases or MLflow."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import socket
+import struct
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,9 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from bertwright.base.files import read_json, write_json
+from bertwright.base.files import attach_filename, masked_crc32c, read_json, write_json
+from bertwright.base.messages import first_line
 from bertwright.base.optional import check_installed
-from bertwright.base.settings import read_toml
+from bertwright.base.settings import flatten, read_toml
 
 TrackerName = Literal["wandb", "mlflow"]
 TRACKING_FILE = "tracking.json"  # in the run folder: the tracker's id of the run, which a resumed run continues
@@ -91,7 +94,7 @@ class Tracking:
         with self._warn_of_errors():
             path, settings = run / TRACKING_FILE, run / "settings.toml"
             identifiers = read_json(path) if path.is_file() else {}
-            table = flatten(read_toml(settings)) if settings.is_file() else {}
+            table = dict(flatten(read_toml(settings))) if settings.is_file() else {}
             self.tracker = TRACKERS[name](run, identifiers.get(name), table)
             write_json(path, identifiers | {name: self.tracker.identifier})
 
@@ -112,19 +115,41 @@ class Tracking:
         try:
             yield
         except Exception as error:  # the trackers' own errors, of the network above all
-            reason = str(error).strip().split("\n")[0] or type(error).__name__
-            text = f"{self.name}: {reason}; this run is no longer tracked; metrics.jsonl stays complete"
+            text = f"{self.name}: {first_line(error)}; this run is no longer tracked; metrics.jsonl stays complete"
             warnings.warn(text, stacklevel=4)
             self.tracker = None
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested tables by their path.
+class TensorBoardWriter:
+    """Writer of a run's numbers for TensorBoard.
 
-    >>> flatten({"steps": 5, "optimizer": {"beta1": 0.9}})
-    {'steps': 5, 'optimizer.beta1': 0.9}
+    PyTorch's SummaryWriter is not used: it writes in a thread, so a full disk prints a traceback and raises an error
+    without a file name at some later write; and if TensorFlow is installed, it loads it, with errors of its own types.
     """
-    flat: dict[str, Any] = {}
-    for name, value in table.items():
-        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
+
+    def __init__(self, folder: Path, first_step: int) -> None:
+        """Start a file; TensorBoard then ignores the steps from `first_step` on in older files of the folder."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self.event, self.summary = Event, Summary
+        folder.mkdir(parents=True, exist_ok=True)
+        started = time.time()
+        self.path = folder / f"events.out.tfevents.{started:017.6f}.{socket.gethostname()}.{os.getpid()}"
+        self.file = self.path.open("xb", buffering=0)
+        self._add(Event(wall_time=started, file_version="brain.Event:2"))
+        self._add(Event(wall_time=started, step=first_step, session_log=SessionLog(status=SessionLog.START)))
+
+    def write(self, values: Mapping[str, float], step: int) -> None:
+        scalars = [self.summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+        self._add(self.event(wall_time=time.time(), step=step, summary=self.summary(value=scalars)))
+
+    def _add(self, event: Any) -> None:
+        """Write an event as a record of TensorFlow: its length and its bytes, each followed by a checksum.
+
+        TensorBoard's own writer would load half of TensorFlow's file systems first.
+        """
+        data = event.SerializeToString()
+        parts = (struct.pack("<Q", len(data)), data)
+        with attach_filename(self.path):
+            self.file.write(b"".join(part + struct.pack("<I", masked_crc32c(part)) for part in parts))

@@ -95,7 +95,7 @@ def _compute_loss(loss: WholeBatchLoss[M], micro_batches: Sequence[M]) -> tuple[
         *gradients, last_gradient = torch.split(own_gradient, [len(part) for part in rows])
         output.vectors.backward(last_gradient)  # type: ignore[no-untyped-call]
     names = [*output.sums, *step_output.sums]
-    return gradients, names, torch.cat([totals, _stack(step_output.sums)])  # all ranks have the same loss
+    return gradients, names, torch.cat([totals, stack_sums(step_output.sums)])  # all ranks have the same loss
 
 
 def _append(rows: Tensor | None, part: Tensor) -> Tensor:
@@ -110,8 +110,9 @@ def _append(rows: Tensor | None, part: Tensor) -> Tensor:
 
 
 def _add(totals: Tensor | None, sums: Mapping[str, Tensor]) -> Tensor:
-    return _stack(sums) if totals is None else totals.add_(_stack(sums))
+    return stack_sums(sums) if totals is None else totals.add_(stack_sums(sums))
 
 
-def _stack(sums: Mapping[str, Tensor]) -> Tensor:
+def stack_sums(sums: Mapping[str, Tensor]) -> Tensor:
+    """Return the reported sums of a micro-batch as one tensor, float64."""
     return torch.stack([value.detach().double() for value in sums.values()])

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from bertwright.base.reporter import SILENT, Fields, Heading, Line, Outputs, Reporter, Rows
-from bertwright.base.text_display import shorten
+from bertwright.base.messages import shorten
+from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.interop.model_card import write_card
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.metrics.bleu import Bleu, corpus_bleu
@@ -40,7 +40,7 @@ from bertwright.training.cost import CostEstimate, describe_cost, time_steps
 from bertwright.training.distributed import check_single_process
 from bertwright.training.fit import FitResult, FitSettings, MetricWindow, TrainingSpec
 from bertwright.training.loop import LossOutput, evaluation_mode
-from bertwright.training.metrics_log import METRICS_FILE, PlotPanel, plot_metrics
+from bertwright.training.metrics_log import PlotPanel, list_outputs, plot_metrics
 from bertwright.training.optimizer import Optimizer, make_optimizer
 from bertwright.training.run_folder import check_data_unchanged, format_resume_command, record_run, recorded_names
 from bertwright.training.train_run import train_run
@@ -304,10 +304,8 @@ class TranslationRun:
             self.reporter.record(Rows(("", "loss", "perplexity", "BLEU"), rows, texts=(0,)))
             self.reporter.record(Line(f"sacrebleu {report['sacrebleu']}", "minor"))
         run = self.settings.run
-        plot = {"plot": run / PLOT} if (run / PLOT).is_file() else {}  # needs the extra "plot"
-        outputs = {"model": run / "model"} | plot | {"all metrics": run / METRICS_FILE}
         example = f"bertwright translate {shlex.quote(str(run / 'model'))} --inputs FILE --output FILE"
-        self.reporter.record(Outputs(outputs | {"try it": example}))
+        self.reporter.record(list_outputs(run, PLOT, example))
 
 
 @torch.no_grad()

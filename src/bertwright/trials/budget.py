@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bertwright.base.reporter import Reporter
-from bertwright.training.interrupt import until_stopped
+from bertwright.training.fit import graceful_shutdown
 from bertwright.trials.experiment_settings import ExperimentSettings
 from bertwright.trials.levels import ExperimentLevel
 from bertwright.trials.pretrain_trials import Pretrain
@@ -32,8 +32,10 @@ def estimate_costs(trials: Sequence[Trial], reporter: Reporter) -> dict[str, Cos
     """
     by_kind: dict[Hashable, Cost] = {}
     by_key: dict[str, Cost] = {}
-    with reporter.progress("measuring", len(trials)) as advance:
-        for trial in until_stopped(trials):
+    with reporter.progress("measuring", len(trials)) as advance, graceful_shutdown() as stop_signals:
+        for trial in trials:
+            if stop_signals:  # during the last step of a measurement, which is then finished
+                raise KeyboardInterrupt
             if trial.likeness not in by_kind:
                 with TemporaryDirectory() as folder:
                     models = write_untrained(trial.parents, Path(folder)) if isinstance(trial, Finetune | Probe) else []

@@ -67,7 +67,6 @@ class CompositeConfig:
 
     @property
     def num_parameters(self) -> int:
-        """Number of parameters of encoders and BiLSTM."""
         size = self.hidden_size
         lstm = self.lstm_layers * 4 * size * (size + size // 2 + 2)
         return sum(config.num_encoder_parameters for config in self.encoders) + lstm
@@ -184,7 +183,6 @@ class Compose(Trial):
     described: ClassVar[str] = "composed models"
 
     def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Write the model; it has no scores."""
         if not (folder / "model").is_dir():  # else a process was killed before it wrote the result
             compose(folder / "model", [parent / "model" for parent in parents], self.settings)
         return {}

@@ -7,20 +7,24 @@ WORK/budgets/                    the sizes that budgets gave, so that the same c
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from bertwright.base.files import local_folder, lock_if_free, read_json, write_json, write_text
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
-from bertwright.base.settings import to_table
+from bertwright.base.settings import from_table, read_toml, to_arguments, to_table
 from bertwright.executors.open_executor import open_executor
 from bertwright.executors.ray_executor import CallResources
 from bertwright.interop.model_files import model_folder
 from bertwright.models.shapes import format_shape
+from bertwright.pretraining.prepare import PrepareSettings
+from bertwright.tokenstore.store import read_header
 from bertwright.training.context import select_device, select_dtype
 from bertwright.training.distributed import independent_ranks
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -32,9 +36,9 @@ from bertwright.trials.planner import Planner
 from bertwright.trials.pretrain_trials import digest_store
 from bertwright.trials.report import Report, make_report
 from bertwright.trials.runner import WAIT_S, Runner
-from bertwright.trials.store_provenance import describe_store
 from bertwright.trials.table_plot import plot
 from bertwright.trials.trial import Trial, all_trials
+from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 SEEDS = ("seeds", "pretraining_seeds")
@@ -214,18 +218,18 @@ def describe_level(level: ExperimentLevel, model: str | None) -> dict[str, str]:
         "initialization) for all objectives",
         "pre-training": f"{level.steps:,} steps of {level.batch_size} sequences, {lengths}, dropout {level.dropout:g}, "
         f"peak rate {rates}{rule}",
-        "optimizer": format_optimizer(level.optimizer, without="learning_rate"),
+        "optimizer": format_optimizer(level.optimizer),
     }
     return (trained if model is None else {"model": model}) | {
         "fine-tuning": f"{level.recipe}{own_recipes}; dropout 0.1; the last step is scored",
-        "optimizer of fine-tuning": format_optimizer(level.tuning_optimizer, without="learning_rate"),
+        "optimizer of fine-tuning": format_optimizer(level.tuning_optimizer),
         "examples": f"{limit} of each split of a sentence task, {words} of tagging and question answering",
     }
 
 
-def format_optimizer(optimizer: OptimizerSettings, without: str = "") -> str:
-    """Return the settings of an optimizer for people, without one of them."""
-    return ", ".join(f"{name} {value}" for name, value in to_table(optimizer).items() if name != without)
+def format_optimizer(optimizer: OptimizerSettings) -> str:
+    """Return the settings of an optimizer for people, without its rate."""
+    return ", ".join(f"{name} {value}" for name, value in to_table(optimizer).items() if name != "learning_rate")
 
 
 def format_command(settings: ExperimentSettings) -> str:
@@ -250,6 +254,38 @@ def describe_setup(settings: ExperimentSettings, level: ExperimentLevel, report:
         "computed on": "; ".join(machines),
         "date": datetime.now(UTC).date().isoformat(),
     }
+
+
+def describe_store(store: Path) -> dict[str, str]:
+    """Return names and values of what a token store contains, and the commands that made it, as far as they are known.
+
+    The digest of a text is computed from all documents in order, so that it recognizes the text whatever its files.
+    """
+    train, held_out = (read_header(store / split) for split in ("train", "held_out"))
+    tokenizer = open_tokenizer(store / "tokenizer")
+    sizes = [f"{part.num_documents:,} documents, {part.num_tokens:,} tokens" for part in (train, held_out)]
+    described = {
+        "text": f"{sizes[0]}, digest {train.corpus_digest}; held out {sizes[1]}, digest {held_out.corpus_digest}",
+        "vocabulary": f"{tokenizer.vocab_size:,} tokens, {'uncased' if tokenizer.lowercase else 'cased'}, digest "
+        f"{tokenizer.digest}",
+        "store": f"digest {digest_store(store)}",
+    }
+    preparation = read_command("prepare", PrepareSettings, store)
+    if preparation is None:
+        return described
+    prepare, settings = preparation
+    learning = read_command("vocabulary", LearnSettings, Path(settings.vocabulary))
+    commands = {"command of the vocabulary": learning[0]} if learning else {}
+    return described | commands | {"command of the store": prepare}
+
+
+def read_command(name: str, cls: type[Any], folder: Path) -> tuple[str, Any] | None:
+    """Return the command that made a folder, with its settings; None if the folder has no settings of this command."""
+    try:
+        settings = from_table(cls, read_toml(folder / "settings.toml"), str(folder / "settings.toml"))
+    except (OSError, ValueError):
+        return None
+    return shlex.join(["bertwright", name, *to_arguments(settings)]), settings
 
 
 def write_report(report: Report, setup: dict[str, str], folder: Path, reporter: Reporter) -> None:

@@ -102,7 +102,6 @@ class ExperimentSettings:
 
     @property
     def table(self) -> PaperTable:
-        """Rows, figures and claims of the experiment."""
         return find_table(self.experiment)
 
 

@@ -72,11 +72,9 @@ class LinearFloor(FrequentAnswer):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result."""
         return super().identity | {"floor": self.row}
 
     def learn(self, task: AnyTask, examples: Mapping[str, Sequence[Any]]) -> Predict:
-        """Train the floor."""
         return train_floor(self.row, task, examples).predict
 
 

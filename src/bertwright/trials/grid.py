@@ -89,7 +89,7 @@ class GridRun:
         self.settings, self.reporter = settings, reporter
         self.runner = Runner.of_series(settings.run, "grid")
         self.trials = [
-            GridTrial(point.name, (), (), settings.finetune_settings(point), str(point.setting), "dev", point.seed)
+            GridTrial(point.name, (), (), settings.finetune_settings(point), point.setting, "dev", point.seed)
             for point in settings.points()
         ]
         self.floors = linear_floors(self.trials[0].settings) if settings.linear_floor else []
@@ -101,23 +101,13 @@ class GridRun:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """The finished runs."""
         return [Outcome(trial.row, trial.seed, result.scores.get("dev")) for trial, result in self.results]
 
     def report_of(self, trial: GridTrial) -> dict[str, Any]:
-        """Read the report of a finished run."""
         report: dict[str, Any] = read_json(self.runner.run_folder(trial) / "report.json")
         return report
 
-    @property
-    def metric(self) -> str:
-        """Metric that selects, as the runs report it: for tags without spans it is accuracy, not f1."""
-        finished = next((trial for trial, result in self.results if not result.failure), None)
-        metric: str = self.report_of(finished)["metric"] if finished else self.settings.task.build_task().metric
-        return metric
-
     def print_summary(self) -> None:
-        """Print what will be run and how long it will take."""
         settings, pending = self.settings, [trial for trial in self.trials if not self.runner.result(trial)]
         if not pending:
             self.reporter.record(Line(f"{settings.run}: all {len(self.trials)} runs are finished"))
@@ -138,7 +128,6 @@ class GridRun:
         )
 
     def run(self) -> Path:
-        """Run all pending trials, then choose."""
         self.prune()
         if len(finished := self.results) < len(self.trials):
             task, model = self.settings.task, self.settings.model
@@ -165,7 +154,7 @@ class GridRun:
 
     def finish(self) -> Path:
         """Choose a model, write it and the report, and print the table; return the model's folder."""
-        settings, reporter, metric = self.settings, self.reporter, self.metric
+        settings, reporter = self.settings, self.reporter
         outcomes, results = self.outcomes, {(trial.row, trial.seed): (trial, result) for trial, result in self.results}
         rows = rank_rows(outcomes)
         best = {row: results[row, best_seed(outcomes, row)] for row in rows}
@@ -173,12 +162,12 @@ class GridRun:
         if result.failure:
             raise DivergedError(f"all runs diverged; the first one: {result.failure}")
         reports = {row: self.report_of(trial) for row, (trial, outcome) in best.items() if not outcome.failure}
-        scores, evaluations = reports[chosen.row]["scores"], reports[chosen.row]["dev_evaluations"]
+        # As the runs report it: for tags without spans, the metric is accuracy, not f1.
+        scores, evaluations, metric = (reports[chosen.row][name] for name in ("scores", "dev_evaluations", "metric"))
         tests = self.summarize_test(chosen.row)
         point = next(point for point in settings.points() if point.name == chosen.name)
-        record = {"run": chosen.name, **point.setting._asdict(), "seed": chosen.seed}
-        record |= {"dev_evaluations": evaluations, "scores": scores}
-        table = self.make_table(rows, reports)
+        record = {"run": chosen.name, **point._asdict(), "dev_evaluations": evaluations, "scores": scores}
+        table = self.make_table(rows, reports, metric)
         report = {"task": settings.task.task, "metric": metric, "chosen": record}
         report |= {"test": {name: one._asdict() for name, one in tests.items()}}
         write_json(settings.run / "report.json", report | table.to_record())
@@ -200,9 +189,9 @@ class GridRun:
         reporter.record(Outputs({"model": folder, "all metrics": settings.run / "report.json"}))
         return folder
 
-    def make_table(self, rows: Sequence[str], reports: dict[str, dict[str, Any]]) -> Table:
+    def make_table(self, rows: Sequence[str], reports: dict[str, dict[str, Any]], metric: str) -> Table:
         """Return the table of the settings. `reports`: the report of the best run of each."""
-        title = f"{self.metric.replace('_', ' ')}, of each run the best evaluation; best setting on dev first"
+        title = f"{metric.replace('_', ' ')}, of each run the best evaluation; best setting on dev first"
         floors = self.runner.results(self.floors)
         results = [*self.results, *floors]
         table = Table.of_series(title, [*rows, *(floor.row for floor, _ in floors)], results, LEGEND)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,28 +21,24 @@ RESUME_OVERRIDES = ("run", "resume", "dry_run", "keep_all", "linear_floor", "dev
 MAX_SEEDS = 1_000
 
 
-class HyperParams(NamedTuple):
-    """Hyper-parameters that a grid varies."""
+class GridPoint(NamedTuple):
+    """Hyper-parameters that a grid varies, and a seed."""
 
     learning_rate: float
     batch_size: int
     epochs: float
-
-    def __str__(self) -> str:
-        return f"lr{self.learning_rate:.10g}-bs{self.batch_size}-ep{self.epochs:.10g}"
-
-
-class GridPoint(NamedTuple):
-    """A setting and a seed."""
-
-    setting: HyperParams
     seed: int
+
+    @property
+    def setting(self) -> str:
+        """The hyper-parameters, as in the name."""
+        return f"lr{self.learning_rate:.10g}-bs{self.batch_size}-ep{self.epochs:.10g}"
 
     @property
     def name(self) -> str:
         """Folder name.
 
-        >>> GridPoint(HyperParams(5e-5, 32, 3.0), seed=0).name
+        >>> GridPoint(5e-5, 32, 3.0, seed=0).name
         'lr5e-05-bs32-ep3-seed0'
         """
         return f"{self.setting}-seed{self.seed}"
@@ -103,22 +99,20 @@ class GridSettings:
 
     def points(self) -> list[GridPoint]:
         """Return all runs in order of their settings, so that rejected weights are deleted early."""
-        combinations = product(self.learning_rates, self.batch_sizes, self.epochs, range(self.seeds))
-        return [GridPoint(HyperParams(rate, size, epochs), seed) for rate, size, epochs, seed in combinations]
+        return [*starmap(GridPoint, product(self.learning_rates, self.batch_sizes, self.epochs, range(self.seeds)))]
 
     def finetune_settings(self, point: GridPoint) -> FinetuneSettings:
-        """Return the settings of one new run."""
         return FinetuneSettings(
             run=self.run / "runs" / point.name,
             task=self.task,
             model=self.model,
-            epochs=point.setting.epochs,
-            batch_size=point.setting.batch_size,
+            epochs=point.epochs,
+            batch_size=point.batch_size,
             seed=point.seed,
             keep_checkpoints=self.keep_all,
             linear_floor=False,
             tuning=self.tuning,
-            optimizer=replace(self.optimizer, learning_rate=point.setting.learning_rate),
+            optimizer=replace(self.optimizer, learning_rate=point.learning_rate),
             device=self.device,
         )
 

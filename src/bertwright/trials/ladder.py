@@ -7,13 +7,15 @@ RUN/report.json     the table          RUN/ladder.md       the table for people
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from bertwright.base.description import Description, describe_progress, name_damaged_file, read_settings_with
 from bertwright.base.files import lock_folder, read_json, remove_folder, write_json, write_text
 from bertwright.base.reporter import SILENT, Heading, Outputs, Reporter
+from bertwright.base.settings import read_toml
 from bertwright.interop.model_files import digest_model, model_folder
 from bertwright.text.sources import digest_input
 from bertwright.training.run_folder import check_run_directory, write_run_settings
@@ -24,7 +26,6 @@ from bertwright.trials.runner import Result, Runner, count_results
 from bertwright.trials.table import Table, contrast_rows
 from bertwright.trials.task_trials import Finetune, Probe, digest_task_inputs
 from bertwright.trials.trial import RESULT, Trial
-from bertwright.trials.work_spent import Work, pretraining_work
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.vector_file import find_vectors
 
@@ -35,6 +36,7 @@ LEGEND = (
     "the system reads text in lower case. Before: tokens and minutes of all pre-training that a system starts from (? "
     "if its folders do not tell). Minutes: training and scoring of one run."
 )
+STARTS = ("init", "vectors")  # settings of a training that name another one, which came before it
 
 
 def ladder(settings: LadderSettings, reporter: Reporter = SILENT) -> Path:
@@ -79,7 +81,6 @@ def list_trials(settings: LadderSettings) -> list[Trial]:
 
 
 def make_trial(settings: LadderSettings, rung: Rung, seed: int, rate: float) -> Trial:
-    """Return the run of a system with a seed and a rate."""
     name = settings.run_name(rung, seed, rate)
     if rung.step.is_frozen:
         head = settings.probe_settings(rung, seed, rate)
@@ -93,7 +94,6 @@ class FrozenHead(Probe):
     """A head on the states of a frozen model, scored on dev and on test."""
 
     def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Train the head; return its scores on dev and on test."""
         (head,) = super().run(folder, parents, reporter)
         scores: Mapping[str, float] = read_json(folder / "runs" / head / RESULT)["scores"]
         return scores
@@ -108,7 +108,6 @@ def digest_inputs(settings: LadderSettings) -> dict[str, str]:
 
 
 def reads_capitals(rung: Rung) -> bool:
-    """Return whether a system can see the capital letters of a text."""
     if "model" in rung.table:
         return not open_tokenizer(model_folder(rung.table["model"])).lowercase
     words = rung.table.get("words", {})
@@ -123,7 +122,7 @@ def make_table(settings: LadderSettings, rows: Sequence[str], results: Sequence[
     estimates = estimate_cells(table.cells)
     rungs = settings.rungs()
     contrasts = contrast_rows([(rung.name, rung.over) for rung in rungs if rung.over], [last], estimates)
-    works = {rung.name: pretraining_work(rung.sources()) for rung in rungs}
+    works = {rung.name: format_work(pretraining_work(rung.sources())) for rung in rungs}
     minutes = {
         row: sum(times) / len(times) / 60
         for row in rows
@@ -142,21 +141,48 @@ def make_table(settings: LadderSettings, rows: Sequence[str], results: Sequence[
             "step up": {one.row: f"{one} ({one.baseline})" for one in contrasts},
             "rate": {rung.name: f"{rates[rung.name]:g}" for rung in rungs if rates.get(rung.name)},
             "capitals": {rung.name: "yes" if reads_capitals(rung) else "no" for rung in rungs},
-            "tokens before": {row: format_tokens(work) for row, work in works.items()},
-            "minutes before": {row: format_minutes(work) for row, work in works.items()},
+            "tokens before": {row: tokens for row, (tokens, _) in works.items()},
+            "minutes before": {row: before for row, (_, before) in works.items()},
             "minutes": {row: f"{value:.1f}" for row, value in minutes.items()},
         },
     )
 
 
-def format_tokens(work: Work | None) -> str:
-    """Format the tokens of all pre-training; "" without one, "?" if unknown."""
-    return "?" if work is None else f"{work.tokens / 1e6:,.1f} M" if work.tokens else ""
+class Work(NamedTuple):
+    """Tokens that trainings have read, and the seconds of their steps."""
+
+    tokens: float
+    seconds: float
 
 
-def format_minutes(work: Work | None) -> str:
-    """Format the minutes of all pre-training; "" without one, "?" if unknown."""
-    return "?" if work is None else f"{work.seconds / 60:,.1f}" if work.tokens else ""
+def pretraining_work(sources: Iterable[str]) -> Work | None:
+    """Add up the trainings of some models and word vectors, and of everything that these started from.
+
+    Each folder counts once. None if one of them is no folder of a finished run, or its run did not record its work.
+    """
+    folders, pending = dict[Path, Work](), list(sources)
+    while pending:
+        path = Path(pending.pop()).resolve()
+        folder = path if (path / "report.json").is_file() else path.parent  # a run, or a file or model folder in it
+        if folder in folders:
+            continue
+        if not all((folder / name).is_file() for name in ("report.json", "settings.toml")):
+            return None
+        report, settings = read_json(folder / "report.json"), read_toml(folder / "settings.toml")
+        if not {"tokens", "seconds"} <= report.keys():
+            return None
+        folders[folder] = Work(float(report["tokens"]), float(report["seconds"]))
+        tables = settings, settings.get("model")  # pretrain --init is in [model]
+        starts = [table.get(name) for table in tables if isinstance(table, dict) for name in STARTS]
+        pending += [str(start) for start in starts if start is not None]
+    return Work(sum(work.tokens for work in folders.values()), sum(work.seconds for work in folders.values()))
+
+
+def format_work(work: Work | None) -> tuple[str, str]:
+    """Format the tokens and the minutes of all pre-training: empty without one, "?" if unknown."""
+    if work is None:
+        return "?", "?"
+    return (f"{work.tokens / 1e6:,.1f} M", f"{work.seconds / 60:,.1f}") if work.tokens else ("", "")
 
 
 def describe(folder: Path, verify: bool) -> Description | None:

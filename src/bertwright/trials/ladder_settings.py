@@ -164,7 +164,6 @@ class LadderSettings:
         )
 
     def run_name(self, rung: Rung, seed: int, rate: float) -> str:
-        """Return the folder's name of a run."""
         return f"{slug(rung.name)}-rate{rate:g}-seed{seed}"
 
 

@@ -87,7 +87,6 @@ class ExperimentLevel:
         return replace(paper_optimizer(), bias_correction=self.bias_correction)
 
     def model(self, shape: Shape) -> ModelSettings:
-        """Return the model settings of a shape."""
         layers, hidden, heads = shape
         return ModelSettings(
             num_layers=layers,

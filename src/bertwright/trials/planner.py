@@ -170,7 +170,6 @@ class Planner:
         return self.level.shape[0] if model is None else load_config(model_folder(model)).num_layers
 
     def describe_heads(self) -> str:
-        """Return a sentence on the heads on frozen features."""
         level = self.level
         return (
             f"Heads on frozen features: a {level.lstm_layers}-layer BiLSTM of {level.lstm_size} outputs, half of them "
@@ -205,7 +204,6 @@ class Planner:
         return trained
 
     def compose(self, name: str, parents: tuple[Trial, ...], lstm_layers: int, seed: int) -> Compose:
-        """Return the trial of a composed model."""
         settings = ComposeSettings(lstm_layers, self.level.lstm_learning_rate, seed, self.inputs.device)
         return Compose(f"compose {name}", (), parents, settings)
 
@@ -261,7 +259,6 @@ class Planner:
         )
 
     def perplexities(self, starts: Mapping[str, Starts]) -> list[Trial]:
-        """Return the trials of the held-out perplexities of pre-trainings."""
         return [
             replace(start, row=row, column=PERPLEXITY, pretraining=number, score=PERPLEXITY)
             for row, trained in starts.items()

@@ -36,7 +36,6 @@ class StoreTrial(Trial):
 
     @property
     def shape(self) -> Hashable:
-        """Settings of the model."""
         return self.settings.model
 
     def write_untrained(self, folder: Path) -> Path:
@@ -78,7 +77,6 @@ class Pretrain(StoreTrial):
         return scores if baseline is None else scores | {ENTROPY: baseline}
 
     def measure(self, models: Sequence[Path]) -> Cost:
-        """Estimate the time from a few steps and evaluations."""
         cost = measure_cost(self.settings)
         return Cost(cost.evaluation_seconds, cost.seconds - cost.evaluation_seconds)
 
@@ -147,14 +145,12 @@ class InitialModel(StoreTrial):
         return identity | {"settings": {"model": table["model"], "data": data}}
 
     def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Write the model; it has no scores."""
         if not (folder / "model").is_dir():  # else a process was killed before it wrote the result
             write_initial_model(self.settings, folder / "model")
         return {}
 
 
 def write_initial_model(settings: PretrainSettings, folder: Path) -> None:
-    """Write a model with the initial weights of a pre-training."""
     assert settings.store is not None
     tokenizer = open_tokenizer(settings.store / "tokenizer")
     model = settings.objective.new_model(settings.model, tokenizer.vocab_size, settings.data.seed)
@@ -163,7 +159,6 @@ def write_initial_model(settings: PretrainSettings, folder: Path) -> None:
 
 
 def with_rate(settings: PretrainSettings, rate: float) -> PretrainSettings:
-    """Return the settings of a pre-training with another peak rate."""
     return replace(settings, optimizer=replace(settings.optimizer, learning_rate=rate))
 
 

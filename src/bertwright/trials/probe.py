@@ -25,7 +25,7 @@ from bertwright.base.files import remove_stale_parts, write_json
 from bertwright.base.messages import format_duration
 from bertwright.base.reporter import MUTE, SILENT, Fields, Heading, Line, Outputs, Reporter
 from bertwright.inference.feature_cache import HEADER, open_features
-from bertwright.models.representations import REPRESENTATIONS, expand_representations
+from bertwright.models.representations import REPRESENTATIONS, expand_representations, single_layers
 from bertwright.tasks.presets import SPLITS
 from bertwright.training.context import execution_context
 from bertwright.training.cost import format_bytes
@@ -56,7 +56,6 @@ class Head(Trial):
     described: ClassVar[str] = "heads on frozen features"
 
     def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
-        """Train the head; return its scores and its best epoch."""
         return self.data.train(ProbeTrial(self.row, self.learning_rate, self.seed), reporter)
 
     def digest_inputs(self) -> Digests:
@@ -164,7 +163,10 @@ def finish(data: ProbeData, runner: Runner, heads: Sequence[Head], reporter: Rep
     outputs = {"all heads": run / "runs", "table": run / "report.json"}
     if "each-layer" in data.settings.representations:
         outputs["plot"] = run / "layers.png"
-        places = {name: (metric.replace("_", " "), number) for number, name in enumerate(data.single_layers)}
+        places = {
+            name: (metric.replace("_", " "), number)
+            for number, name in enumerate(single_layers(data.encoder.config.num_layers))
+        }
         plot(replace(table, rows=[*places]), run / "layers.png", places, "layer (0: embeddings)")
     reporter.record(Outputs(outputs))
     return table

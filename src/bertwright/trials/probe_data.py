@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import product, starmap
 from pathlib import Path
 
 from bertwright.base.files import digest_bytes, ensure_folder
@@ -21,11 +21,11 @@ from bertwright.inference.feature_cache import (
     input_digest,
     load_or_compute_features,
 )
-from bertwright.interop.huggingface import check_vocabulary, load_model
+from bertwright.interop.huggingface import build_model, check_vocabulary, read_config, read_source
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.feature_head import FeatureHead, FeatureHeadConfig
-from bertwright.models.representations import Representation, expand_representations, select_layers, single_layers
+from bertwright.models.representations import Representation, expand_representations, select_layers
 from bertwright.tables.tag_schemes import split_tag
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import SplitData, data_warnings, read_splits, within_positions
@@ -50,7 +50,8 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, reporter: Rep
     if settings.resume:
         settings = settings.extend(read_run_settings(ProbeSettings, settings.run))
     folder = model_folder(settings.model)
-    encoder, tokenizer = load_model(folder, heads="optional").model.encoder, open_tokenizer(folder)
+    source, tokenizer = read_source(folder, read_config(folder)), open_tokenizer(folder)
+    encoder = build_model(source).model.encoder
     check_vocabulary(tokenizer, encoder.config, folder)
     encoder.compute_dtype = context.dtype
     representations = expand_representations(settings.representations, encoder.config.num_layers)
@@ -61,7 +62,7 @@ def open_probe(settings: ProbeSettings, context: ExecutionContext, reporter: Rep
         raise ValueError(f"{task.kind}: reads the states of all tokens, too many to cache; fine-tune the model instead")
     task = within_positions(task, settings.task.overrides, encoder.config.max_positions)
     splits = [SplitData(name, split, task.encode(split, tokenizer)) for name, split in examples.items()]
-    pooling = choose_pooling(TuningSettings(pooling=settings.pooling), task, folder)
+    pooling = choose_pooling(TuningSettings(pooling=settings.pooling), task, folder, source)
     encoder.to(context.device)
     data = ProbeData(settings, context, reporter, task, encoder, tokenizer, splits, representations, pooling)
     if cached := [split for split in splits if data.features_folder(split).exists()]:
@@ -89,13 +90,8 @@ class ProbeData:
     @property
     def trials(self) -> list[ProbeTrial]:
         """All heads, the finished ones included."""
-        rates, seeds = self.settings.learning_rates, self.settings.seeds
-        return [ProbeTrial(name, rate, seed) for name, rate, seed in product(self.representations, rates, seeds)]
-
-    @property
-    def single_layers(self) -> list[str]:
-        """Names of the embeddings and of each layer."""
-        return [*single_layers(self.encoder.config.num_layers)]
+        of_head = product(self.representations, self.settings.learning_rates, self.settings.seeds)
+        return [*starmap(ProbeTrial, of_head)]
 
     @property
     def is_conll_2003(self) -> bool:
@@ -104,7 +100,6 @@ class ProbeData:
         return self.task.head.kind == "token" and self.task.metric == "f1" and types == CONLL_2003
 
     def count_numbers(self) -> int:
-        """Count the numbers of the features of all splits."""
         states = sum(len(split.encoded.positions) for split in self.splits)
         layers = {layer for name in self.representations for layer in self.layers(name)}
         return states * len(layers) * max(1, len(self.pooling.modes)) * self.encoder.config.hidden_size
@@ -138,7 +133,6 @@ class ProbeData:
             return load_or_compute_features(states, split.encoded, self.features_folder(split), advance)
 
     def features_folder(self, split: SplitData) -> Path:
-        """Return the cache folder of a split."""
         return (self.settings.features or self.settings.run / "features") / split.name
 
     @cached_property
@@ -155,11 +149,9 @@ class ProbeData:
         return digest_bytes(*(digest.encode() for digest in digests))
 
     def layers(self, name: str) -> tuple[int, ...]:
-        """Return the layers of a representation."""
         return select_layers(self.representations[name], self.encoder.config.num_layers)
 
     def head_config(self, name: str) -> FeatureHeadConfig:
-        """Return the configuration of a head that reads a representation."""
         head, settings = self.task.head, self.settings
         return FeatureHeadConfig(
             num_layers=len(self.layers(name)),

@@ -81,7 +81,6 @@ class HeadData:
         return np.flatnonzero(self.lengths)
 
     def count_steps(self, batch_size: int) -> int:
-        """Return the number of optimizer steps of an epoch."""
         return math.ceil(len(self.readable) / batch_size)
 
     def batch(self, chosen: Ints) -> HeadBatch:
@@ -103,7 +102,6 @@ def make_spec(
     optimizer = Optimizer(dict(head.named_parameters()), optimization)
 
     def batches(first_step: int) -> Iterator[list[HeadBatch]]:
-        """Yield one batch per step."""
         chosen = (
             examples
             for epoch in range(settings.epochs)
@@ -144,12 +142,10 @@ def epoch_batches(lengths: Ints, batch_size: int, seed: int, epoch: int) -> list
 
 
 def score(head: FeatureHead, task: AnyTask, data: HeadData) -> dict[str, float]:
-    """Return the task's scores of a head's predictions."""
     return task.score(data.split.examples, predict(head, task, data))
 
 
 def predict(head: FeatureHead, task: AnyTask, data: HeadData) -> list[Any]:
-    """Return a head's predictions for all examples."""
     return task.decode(data.split.examples, data.split.encoded, predict_logits(head, data))
 
 

@@ -157,7 +157,6 @@ class FloorColumns(NamedTuple):
     """No difference has an interval: one run of each row, without scores of single examples."""
 
     def describe(self) -> list[str]:
-        """Return a note on each group."""
         at_floor, without_floor, undecided = map(", ".join, self)
         notes = {
             f"At the floor: {at_floor}. No pre-trained row is above the most frequent answer, the models without a "

@@ -36,7 +36,7 @@ from bertwright.objectives.objective import LOSS
 from bertwright.planning.scaling_law import has_left_plateau
 from bertwright.training.context import select_device, select_threads
 from bertwright.training.device_settings import DeviceSettings
-from bertwright.training.interrupt import graceful_shutdown
+from bertwright.training.fit import graceful_shutdown
 from bertwright.training.loop import DivergedError
 from bertwright.training.metrics_log import with_current_names
 from bertwright.trials.trial import CHOSEN_RATE, ENTROPY, RESULT, Trial, all_trials, find_contradictions
@@ -65,7 +65,6 @@ class Result(NamedTuple):
         return ENTROPY in self.scores and not has_left_plateau(self.scores[LOSS], self.scores[ENTROPY])
 
     def __str__(self) -> str:
-        """Format the main scores."""
         scores = self.scores
         if self.failure:
             return f"diverged: {self.failure}"
@@ -103,11 +102,9 @@ class Runner:
         return cls(run, False, f"resume with: bertwright {command} --run {shlex.quote(str(run))} --resume")
 
     def folder(self, trial: Trial) -> Path:
-        """Return the folder of a trial."""
         return self.path / "jobs" / f"{trial.kind}-{trial.key}" if self.is_shared else self.path / "runs" / trial.name
 
     def run_folder(self, trial: Trial) -> Path:
-        """Return the run folder of a trial."""
         return self.folder(trial) / "run"
 
     def result(self, trial: Trial) -> Result | None:

@@ -42,7 +42,6 @@ class Contrast(NamedTuple):
     difference: Difference
 
     def __str__(self) -> str:
-        """Format the difference with its interval."""
         scale, digits = (1, 2) if self.column == PERPLEXITY else (100, 1)
         text = f"{scale * self.difference.mean:+.{digits}f}"
         if self.difference.interval is None:
@@ -208,7 +207,6 @@ class Table:
         return lines if self.is_transposed else [list(line) for line in zip(*lines, strict=True)]
 
     def show(self, reporter: Reporter) -> None:
-        """Print the table, the findings and the claims."""
         reporter.record(Heading(self.title))
         header, *rows = self.to_text(Minor)
         reporter.record(Rows([str(name) for name in header], rows, texts=(0,)))
@@ -239,14 +237,12 @@ class Table:
         return "\n".join(lines) + "\n"
 
     def format_contrasts(self) -> TextTable:
-        """Return the table of differences as text."""
         cells = {(one.row, one.column): str(one).replace("*", "\\*") for one in self.contrasts}
         rows, columns = ([*dict.fromkeys(names)] for names in zip(*cells, strict=True))
         header = ["", *(self.columns.get(column, column) for column in columns)]
         return [header, *([row, *(cells.get((row, column), "") for column in columns)] for row in rows)]
 
     def to_record(self) -> dict[str, Any]:
-        """Return the table as a JSON object."""
         return {
             "title": self.title,
             "notes": [*self.notes, *self.findings],
@@ -271,7 +267,6 @@ class Table:
         } | ({"details": self.details} if self.details else {})
 
     def _cell_record(self, row: str, column: str) -> dict[str, Any]:
-        """Return a cell as a JSON object."""
         cell = self.cells[row, column]
         return {
             "row": row,

@@ -84,7 +84,6 @@ class Finetune(TaskTrial):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the result."""
         return super().identity | ({} if self.step is None else {"step": self.step})
 
     def run(self, folder: Path, parents: Sequence[Path], reporter: Reporter) -> Mapping[str, float]:
@@ -100,7 +99,6 @@ class Finetune(TaskTrial):
         return start_or_resume(with_model_of(self.settings, parents, self.step), folder, FINETUNE_OVERRIDES)
 
     def measure(self, models: Sequence[Path]) -> Cost:
-        """Estimate the time from a few steps and predictions."""
         settings = with_model_of(self.settings, models)
         with execution_context(settings.device) as context:
             state, opening = open_timed(settings, context, MUTE)
@@ -110,7 +108,6 @@ class Finetune(TaskTrial):
         return Cost(2 * opening, seconds + estimator.dev, len(state.train.examples), settings.tuning.limit)
 
     def prune(self, folder: Path) -> None:
-        """Delete all weights."""
         delete_weights(folder, with_model=True)
 
 
@@ -156,7 +153,6 @@ class Probe(TaskTrial):
         return {name: result["scores"]["dev"] for name, result in results.items()}
 
     def measure(self, models: Sequence[Path]) -> Cost:
-        """Estimate the time from heads on a few examples."""
         settings = with_model_of(self.settings, models)
         (_, cost), heads = measure_probe(settings, MUTE), len(settings.seeds) * len(settings.learning_rates)
         return Cost(cost.opening, cost.features + heads * cost.heads, cost.examples, settings.limit)
@@ -166,7 +162,6 @@ class Probe(TaskTrial):
         return folder / PROBE_EXAMPLES / f"{self.score}.npz"
 
     def prune(self, folder: Path) -> None:
-        """Delete the cached states."""
         remove_stale_parts(folder)
         if (folder / "features").is_dir():
             remove_folder(folder / "features")

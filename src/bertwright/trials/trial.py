@@ -61,7 +61,6 @@ class Cost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Total."""
         return self.fixed + self.training
 
     def with_limit(self, limit: int | None) -> float:

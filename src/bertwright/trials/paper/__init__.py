@@ -17,7 +17,6 @@ def table_names() -> list[str]:
 
 @cache
 def find_table(name: str) -> PaperTable:
-    """Return the table of an experiment."""
     table: PaperTable = importlib.import_module(f"{__name__}.{name}").TABLE
     return table
 

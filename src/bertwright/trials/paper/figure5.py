@@ -23,12 +23,10 @@ def list_checkpoint_steps(steps: int) -> list[int]:
 
 
 def name_row(series: str, step: int) -> str:
-    """Return the name of the row of a checkpoint."""
     return f"{series}, {step:,} steps"
 
 
 def rows(planner: Planner) -> dict[str, Row]:
-    """Return a row for each checkpoint."""
     *saved, last = list_checkpoint_steps(planner.level.steps)
     return {
         name_row(series, step or last): Row(objective, step=step)

@@ -14,7 +14,6 @@ SPAN_TASKS = ("conll2003", "squad")
 
 
 def notes(planner: Planner) -> tuple[str, ...]:
-    """Return what the report says of the rows."""
     level = planner.level
     return (
         "All rows are pre-trained on the same pairs of segments, also without next-sentence prediction (NSP), so that "

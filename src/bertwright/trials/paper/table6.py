@@ -28,7 +28,6 @@ def name_rows(planner: Planner) -> list[str]:
 
 
 def claims(planner: Planner) -> tuple[Claim, ...]:
-    """Return the claims about the sizes."""
     rows = name_rows(planner)
     return (
         Claim("The largest model is better than the smallest one", rows[-1], rows[0]),
