@@ -39,7 +39,7 @@ import bertwright
 from bertwright.base.seeding import make_rng
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
 from bertwright.kernels.cpu import configure_malloc
-from bertwright.systems.finetune_request import default_learning_rate
+from bertwright.systems.registry import default_learning_rate
 from bertwright.tasks.linear_floor import LINEAR, train_floor
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions
