@@ -31,6 +31,7 @@ from bertwright.inference.python_inputs import (
 from bertwright.inference.text_scores import TextScore, score_texts
 from bertwright.inference.text_settings import GenerationSettings
 from bertwright.inference.text_vectors import (
+    BATCH_TOKENS,
     NUM_SPECIAL,
     compute_vectors,
     encode_sentences,
@@ -256,7 +257,7 @@ class Bert:
         texts: str | Sequence[str],
         pooling: str | None = None,
         normalize: bool | None = None,
-        batch_tokens: int = 8192,
+        batch_tokens: int = BATCH_TOKENS,
         max_length: int | None = None,
         prompt_name: str | None = None,
         dims: int | None = None,
@@ -316,16 +317,16 @@ class Bert:
     def embed_and_count(
         self,
         texts: Sequence[str],
-        pooling: str | None,
-        normalize: bool | None,
-        batch_tokens: int,
-        max_length: int | None,
-        prompt_name: str | None,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        max_length: int | None = None,
+        prompt_name: str | None = None,
     ) -> tuple[Vectors, InputCounts]:
         """Compute the vectors of `embed` without its warnings, which belong to all chunks of a file together."""
         max_positions, modules = self.config.max_positions, self.choose_modules(pooling)
         if modules and max_length is None:
-            max_length = min(modules.max_length or max_positions, max_positions)
+            max_length = modules.limit(max_positions)
         if prompt_name is not None and modules is None:
             raise ValueError("prompt_name: this model has no prompts of its own, or pooling replaces its modules")
         pooling = pooling or "mean"
@@ -340,7 +341,7 @@ class Bert:
         if modules:
             encoded, skip = encode_sentences(tokenizer, checked, modules, modules.prompt(prompt_name), max_length)
             pooled = pool_sequences(encoder, encoded, modules.modes, batch_tokens, skip)
-            vectors = modules.apply_layers(torch.from_numpy(pooled), normalize).numpy()
+            vectors = modules.transform(torch.from_numpy(pooled), normalize).numpy()
         else:
             vectors, encoded = compute_vectors(encoder, tokenizer, checked, pooling, max_length, batch_tokens)
             normalize = normalize is not False
@@ -617,7 +618,7 @@ def _warn_of_layers(bert: Bert, name: str | Path) -> Bert:
 def open_model(
     name: str | Path,
     device: str | torch.device | None,
-    compute_dtype: torch.dtype,
+    compute_dtype: torch.dtype = torch.float32,
     asked: tuple[str, str] = ("auto", "auto"),
 ) -> Bert:
     """Load a model as `load` does, without its warning of layers that are not computed.
