@@ -380,12 +380,12 @@ class Bert:
 
     def iter_classify(self, texts: Sequence[Text]) -> Iterator[Any]:
         """Yield the predictions of `classify` one by one, without storing them; warnings come after the last one."""
-        task: AnyTask = self._check_task("classify", TextTask, "classification")  # type: ignore[type-abstract]
-        examples = [text_example(text, None, f"text {index}") for index, text in enumerate(to_list(texts, "texts"))]
+        task: AnyTask = check_task(self, "classify", TextTask, "classification")  # type: ignore[type-abstract]
+        examples = [text_example(text, f"text {index}") for index, text in enumerate(to_list(texts, "texts"))]
         is_inferred = self.task_model is not None and self.task_model.inferred
         if is_inferred and any(example.text_pair is not None for example in examples):
             task = replace(task, text_pair="pair")  # type: ignore[type-var]
-        return self._predict(task, examples)
+        return predict_examples(self, task, examples)
 
     @overload
     def choose(self, prompt: str, endings: Sequence[str]) -> ChoicePrediction: ...  # type: ignore[overload-overlap]
@@ -401,15 +401,15 @@ class Bert:
 
         Raises ValueError for fewer than two endings, for lists of different lengths, and for a model of another task.
         """
-        task = self._check_task("choose", MultipleChoice, MultipleChoice.kind)
+        task = check_task(self, "choose", MultipleChoice, MultipleChoice.kind)
         if isinstance(prompt, str):
-            (prediction,) = self._predict(task, [choice_example(prompt, endings, "this choice")])
+            (prediction,) = predict_examples(self, task, [choice_example(prompt, endings, "this choice")])
             return prediction
         prompts, endings_per_prompt = to_list(prompt, "prompt"), to_list(endings, "endings")
         _check_lengths("prompt", prompts, "endings", endings_per_prompt)
         choices = enumerate(zip(prompts, endings_per_prompt, strict=True))
         examples = [choice_example(begin, ends, f"choice {index}") for index, (begin, ends) in choices]
-        return list(self._predict(task, examples))
+        return list(predict_examples(self, task, examples))
 
     def rank(self, query: str, texts: Sequence[str], top_k: int = 10) -> list[RankedText]:
         """Order texts by their relevance for a query; return the first `top_k` with position, score and text.
@@ -420,11 +420,11 @@ class Bert:
 
         Raises ValueError for an empty query or text, and for a model that is no re-ranker.
         """
-        task = self._check_task("rank", Reranking, Reranking.kind)
+        task = check_task(self, "rank", Reranking, Reranking.kind)
         if top_k < 1:
             raise ValueError(f"top_k: expected at least 1, got {top_k}")
         example = ranking_example(query, texts)
-        (scores,) = self._predict(task, [example]) if example.texts else [()]
+        (scores,) = predict_examples(self, task, [example]) if example.texts else [()]
         return rank_texts(example.texts, scores)[:top_k]
 
     @overload
@@ -440,7 +440,7 @@ class Bert:
 
         Raises ValueError for a model of another task type, and for `document` if it was trained without context.
         """
-        task = self._check_task("tag", Tagging, Tagging.kind)
+        task = check_task(self, "tag", Tagging, Tagging.kind)
         is_single = isinstance(texts, str | tuple)
         if is_single and document:
             raise ValueError("document: expected a list of sentences, got one text")
@@ -448,7 +448,7 @@ class Bert:
         examples = [tag_example(value, f"text {index}").split_into(task.unit) for index, value in values]
         if document:
             examples = task.in_context(examples)
-        predictions = list(self._predict(task, examples))
+        predictions = list(predict_examples(self, task, examples))
         return predictions[0] if is_single else predictions
 
     @overload
@@ -463,7 +463,7 @@ class Bert:
 
         Raises ValueError for lists of different lengths, and for a model of another task type.
         """
-        task = self._check_task("answer", QuestionAnswering, QuestionAnswering.kind)
+        task = check_task(self, "answer", QuestionAnswering, QuestionAnswering.kind)
         is_single = isinstance(question, str)
         if is_single:
             check_text(context, "context of one question")
@@ -471,7 +471,7 @@ class Bert:
         contexts = [context] * len(questions) if isinstance(context, str) else to_list(context, "context")
         _check_lengths("question", questions, "context", contexts)
         pairs = enumerate(zip(questions, contexts, strict=True))
-        answers = list(self._predict(task, [qa_example(index, asked, read) for index, (asked, read) in pairs]))
+        answers = list(predict_examples(self, task, [qa_example(index, asked, read) for index, (asked, read) in pairs]))
         return answers[0] if is_single else answers
 
     @overload
@@ -528,29 +528,31 @@ class Bert:
         for warning in InputCounts.count_ids(len(texts), ids, self.tokenizer).vocabulary_warnings():
             warnings.warn(warning, stacklevel=4)  # the caller of the public method, which runs in inference mode
 
-    def _check_task(self, method: str, task_type: type[T], kind: str) -> T:
-        """Return the model's task. Raises ValueError, naming the method and a `kind` that has it, for other types."""
-        if self.task_model is not None:
-            self.task_model.check_computed("this model")
-        if isinstance(self.task, task_type):
-            return self.task
-        purpose = "was not fine-tuned for a task"
-        if self.sentence_modules is not None:
-            purpose = "computes vectors of texts: call embed(texts)"
-        if self.task is not None:
-            purpose = f"is for {self.task.kind}: call {self.task.inference_call}"
-        raise ValueError(f"this model {purpose}; {method} needs a model from: bertwright finetune --task {kind} …")
 
-    def _predict(self, task: Task[E, P], examples: Sequence[E]) -> Iterator[P]:
-        """Yield one prediction per example, then warn if examples were truncated."""
-        assert isinstance(self.model, EncoderForTask)
-        counts = InputCounts()
-        for chunk in predict_chunks(self.model, task, self.tokenizer, examples):
-            yield from chunk.predictions
-            counts.add(chunk.counts)
-        notes = task.truncation_warnings(counts.examples, counts.truncated, self.config.max_positions)
-        for warning in notes + counts.vocabulary_warnings():
-            warnings.warn(warning, stacklevel=3)  # points to the caller of the public method
+def check_task(bert: Bert, method: str, task_type: type[T], kind: str) -> T:
+    """Return a model's task. Raises ValueError, naming the method and a `kind` that has it, for other types."""
+    if bert.task_model is not None:
+        bert.task_model.check_computed("this model")
+    if isinstance(bert.task, task_type):
+        return bert.task
+    purpose = "was not fine-tuned for a task"
+    if bert.sentence_modules is not None:
+        purpose = "computes vectors of texts: call embed(texts)"
+    if bert.task is not None:
+        purpose = f"is for {bert.task.kind}: call {bert.task.inference_call}"
+    raise ValueError(f"this model {purpose}; {method} needs a model from: bertwright finetune --task {kind} …")
+
+
+def predict_examples(bert: Bert, task: Task[E, P], examples: Sequence[E]) -> Iterator[P]:
+    """Yield one prediction of a model's task per example, then warn if examples were truncated."""
+    assert isinstance(bert.model, EncoderForTask)
+    counts = InputCounts()
+    for chunk in predict_chunks(bert.model, task, bert.tokenizer, examples):
+        yield from chunk.predictions
+        counts.add(chunk.counts)
+    notes = task.truncation_warnings(counts.examples, counts.truncated, bert.config.max_positions)
+    for warning in notes + counts.vocabulary_warnings():
+        warnings.warn(warning, stacklevel=3)  # points to the caller of the public method
 
 
 def embedding_warnings(counts: InputCounts) -> list[str]:

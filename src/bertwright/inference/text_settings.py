@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bertwright.base.settings import MAX_SEED, Positional, check_limit, check_minimum, check_not_str, check_range
-from bertwright.interop.model_files import model_folder
+from bertwright.interop.model_files import check_model
 from bertwright.text.sources import STDIN
 from bertwright.training.device_settings import DeviceSettings
 
@@ -135,4 +135,4 @@ def check_number_of_texts(texts: tuple[str, ...] | list[str]) -> None:
 
 def check_inputs(settings: FillMaskSettings | NextSentenceSettings | GenerateSettings | ScoreSettings) -> None:
     """Check the model without torch. Raises ValueError for a folder that has none."""
-    model_folder(settings.model)
+    check_model(settings.model)

@@ -23,26 +23,18 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bertwright.base.messages import escape_control
-from bertwright.serving import (
-    cohere_dialect,
-    document_routes,
-    hugging_face_dialect,
-    openai_dialect,
-    tei_dialect,
-    typed_routes,
-)
+from bertwright.serving import cohere_dialect, hugging_face_dialect, openai_dialect, tei_dialect, typed_routes
 from bertwright.serving.batcher import Batcher, Request
-from bertwright.serving.errors import HttpError
 from bertwright.serving.examples import read_examples
 from bertwright.serving.openapi import describe_api
 from bertwright.serving.protection import Protection
-from bertwright.serving.replies import error_response, json_response
+from bertwright.serving.replies import HttpError, error_response, json_response
 from bertwright.serving.route import Job, Route
 from bertwright.serving.served_models import ServedModels
 from bertwright.serving.serving_metrics import CONTENT_TYPE, ServingMetrics
 
 log = logging.getLogger("bertwright.serving")
-DIALECTS = (typed_routes, document_routes, tei_dialect, openai_dialect, cohere_dialect, hugging_face_dialect)
+DIALECTS = (typed_routes, tei_dialect, openai_dialect, cohere_dialect, hugging_face_dialect)
 ROUTES: tuple[Route, ...] = tuple(route for dialect in DIALECTS for route in dialect.ROUTES)
 MAX_RESULTS = 100_000  # of a request: candidates for masks, documents found
 CLIENT_GONE = 499  # nginx' status of a request whose client has left; nobody receives it
@@ -126,7 +118,6 @@ class Server:
 
 
 async def wait_until_gone(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -140,7 +131,6 @@ class PostEndpoint:
         self.label = route.path.strip("/") or "task"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         server, metrics = self.server, self.server.metrics
         began, body = time.perf_counter(), b""
         metrics.count.labels(self.label).inc()
@@ -205,8 +195,6 @@ def reply_headers(request: Request, total_s: float) -> dict[str, str]:
 
 
 def get_endpoint(route: Route, server: Server) -> Any:
-    """Return the function of a GET route."""
-
     async def endpoint(request: HttpRequest) -> Response:
         try:
             return json_response(route.prepare(server.models))
@@ -223,12 +211,10 @@ class Root:
         self.post, self.page = post, HTMLResponse(page)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         await (self.post if scope["method"] == "POST" else self.page)(scope, receive, send)
 
 
 def make_path(route: Route, server: Server, page: str) -> Path:
-    """Return a route as Starlette's."""
     if route.method == "GET":
         return Path(route.path, get_endpoint(route, server))
     post = PostEndpoint(route, server)

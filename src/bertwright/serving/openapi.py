@@ -19,7 +19,6 @@ ERRORS = {
 
 
 def describe_api(routes: Sequence[Route]) -> dict[str, Any]:
-    """Return the document of some routes."""
     types = [kind for route in routes for kind in (route.body or ErrorReply, route.reply)]
     schemas, components = schema_components(
         [*types, ErrorReply, OpenAiError], ref_template="#/components/schemas/{name}"
@@ -41,7 +40,6 @@ def describe_api(routes: Sequence[Route]) -> dict[str, Any]:
 
 
 def describe_route(route: Route, body: Any, reply: Any, error: Any) -> dict[str, Any]:
-    """Return the operation of a route."""
     operation: dict[str, Any] = {"summary": route.summary, "responses": {"200": describe_content("the reply", reply)}}
     operation["responses"] |= {str(status): describe_content(text, error) for status, text in ERRORS.items()}
     if route.body is not None:
@@ -52,5 +50,4 @@ def describe_route(route: Route, body: Any, reply: Any, error: Any) -> dict[str,
 
 
 def describe_content(text: str, schema: Any) -> dict[str, Any]:
-    """Return a body or a response in JSON."""
     return {"description": text, "content": {"application/json": {"schema": schema}}}
