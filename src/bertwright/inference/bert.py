@@ -37,6 +37,7 @@ from bertwright.inference.text_vectors import (
     encode_sentences,
     normalize_vectors,
     pool_sequences,
+    role_prompt,
 )
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
@@ -295,11 +296,11 @@ class Bert:
 
     def embed_query(self, texts: str | Sequence[str], dims: int | None = None) -> Vectors:
         """Compute `embed` with the prompt named "query", if the model has one, else with its default prompt."""
-        return self.embed(texts, prompt_name=self._own_prompt("query"), dims=dims)
+        return self.embed(texts, prompt_name=role_prompt(self, "query"), dims=dims)
 
     def embed_document(self, texts: str | Sequence[str], dims: int | None = None) -> Vectors:
         """Compute `embed` with the prompt named "document", if the model has one, else with its default prompt."""
-        return self.embed(texts, prompt_name=self._own_prompt("document"), dims=dims)
+        return self.embed(texts, prompt_name=role_prompt(self, "document"), dims=dims)
 
     def similarity(self, first: str | Sequence[str] | Vectors, second: str | Sequence[str] | Vectors) -> Vectors:
         """Compute the cosines, N × M float32, of texts, or of vectors N × H and M × H."""
@@ -309,9 +310,6 @@ class Bert:
         )
         cosines: Vectors = normalize_vectors(np.atleast_2d(one)) @ normalize_vectors(np.atleast_2d(two)).T
         return cosines
-
-    def _own_prompt(self, name: str) -> str | None:
-        return self.sentence_modules.role_prompt(name) if self.sentence_modules else None
 
     @torch.inference_mode()
     def embed_and_count(

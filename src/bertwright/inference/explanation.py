@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from bertwright.inference.text_vectors import encode_sentences
+from bertwright.inference.text_vectors import encode_sentences, role_prompt
 from bertwright.interop.sentence_modules import MEAN, Dense, SentenceModules
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.prediction import prediction_batches
@@ -61,7 +61,7 @@ def compute_explanation(model: Bert, query: str, text: str) -> Explanation:
 def _word_sums(model: Bert, modules: SentenceModules, text: str, role: str) -> tuple[tuple[str, ...], Floats]:
     """Return the words that the model pools, and the sum of the vectors of each word's tokens."""
     tokenizer, longest = model.tokenizer, modules.limit(model.config.max_positions)
-    prompt = modules.prompt(modules.role_prompt(role))
+    prompt = modules.prompt(role_prompt(model, role))
     encoded, skip = encode_sentences(tokenizer, [text], modules, prompt, sys.maxsize)
     if encoded.lengths[0] > longest:
         got = f"got {encoded.lengths[0]}; shorten the text"

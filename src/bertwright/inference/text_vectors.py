@@ -71,12 +71,16 @@ def encode_sentences(
     return encoded, skip
 
 
+def role_prompt(model: Bert, role: str) -> str | None:
+    """Return the name of a model's prompt for a role of texts, query or document; None if it has none."""
+    return role if model.sentence_modules and role in model.sentence_modules.prompts else None
+
+
 def embed_by_role(model: Bert, counts: InputCounts, advance: Callable[[int], None] = lambda _: None) -> Embed:
     """Return a function of texts and their role; a prompt with the role's name, if any, comes before each text."""
 
     def embed(texts: Sequence[str], role: str) -> Vectors:
-        modules = model.sentence_modules
-        prompt = modules.role_prompt(role) if modules else None
+        prompt = role_prompt(model, role)
         parts = [np.empty((0, model.vector_size()), np.float32)]
         for chunk in split_into_chunks(texts):
             vectors, more = model.embed_and_count(chunk, prompt_name=prompt)

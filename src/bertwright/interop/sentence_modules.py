@@ -86,10 +86,6 @@ class SentenceModules:
             raise ValueError(f"prompt_name: expected one of {', '.join(self.prompts) or '(none)'}, got {name!r}")
         return "" if name is None else self.prompts[name]
 
-    def role_prompt(self, role: str) -> str | None:
-        """Return the name of the prompt for a role of texts, query or document; None if the folder has none."""
-        return role if role in self.prompts else None
-
 
 MEAN = SentenceModules(("mean",), layers=(nn.functional.normalize,))  # of a folder without modules
 

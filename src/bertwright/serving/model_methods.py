@@ -18,6 +18,7 @@ from bertwright.inference.python_inputs import ranking_example, tag_example
 from bertwright.inference.search_commands import rerank
 from bertwright.inference.search_index import SearchIndex
 from bertwright.inference.text_settings import GenerationSettings
+from bertwright.inference.text_vectors import role_prompt
 from bertwright.search.vector_index import By, Hit
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.embedding_scores import QUERY
@@ -236,8 +237,7 @@ def searched_length(bert: Bert, by: By, **options: Any) -> int | None:
 
 def searched_sequences(bert: Bert, item: str, **options: Any) -> list[list[str]]:
     """Return a query after the prompt that queries get."""
-    modules = bert.sentence_modules
-    return with_prompt(bert, item, prompt_name=modules.role_prompt(QUERY) if modules else None)
+    return with_prompt(bert, item, prompt_name=role_prompt(bert, QUERY))
 
 
 def reranked_tokens(bert: Bert, item: str, tokens: int, **options: Any) -> int:

@@ -24,14 +24,19 @@ Pair = tuple[str, str]
 Endings = Annotated[list[str], Meta(min_length=2, max_length=100)]
 
 
-class Predictions(Struct, Generic[T]):
-    """A result for each text, pair or question."""
+class ModelReply(Struct):
+    """What every reply says of the model and the texts that it has read."""
 
     model: str
     tokens: int
     """Tokens that the model has read."""
     truncated: list[int]
     """Indices of the texts that lost tokens at their end."""
+
+
+class Predictions(ModelReply, Generic[T]):
+    """A result for each text, pair or question."""
+
     predictions: list[T]
 
 
@@ -285,12 +290,9 @@ class NextSentenceRequest(Struct):
     model: Name = None
 
 
-class NextSentenceReply(Struct):
+class NextSentenceReply(ModelReply):
     """The probability that each second text follows the first."""
 
-    model: str
-    tokens: int
-    truncated: list[int]
     probabilities: list[float]
 
 
