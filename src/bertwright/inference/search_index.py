@@ -90,10 +90,14 @@ class SearchIndex:
             return self.index.hits(self.index.find_by_words(texts, k))
         if by not in get_args(By):
             raise ValueError(f"by: expected vectors, bm25 or fusion, got {by!r}")
-        vectors = embed_by_role(self.model, InputCounts())(texts, QUERY)
-        vectors = normalize_vectors(vectors[:, : self.index.description.dims])
+        vectors = self.embed_queries(texts)
         found = self.index.find_by_both(texts, vectors, k) if by == "fusion" else self.index.find_by_vectors(vectors, k)
         return self.index.hits(found)
+
+    def embed_queries(self, texts: Sequence[str]) -> Vectors:
+        """Compute the vectors of queries, of length 1 and with the numbers that the index keeps."""
+        vectors = embed_by_role(self.model, InputCounts())(texts, QUERY)
+        return normalize_vectors(vectors[:, : self.index.description.dims])
 
 
 def _make_documents(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[Document]:
