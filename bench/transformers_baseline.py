@@ -36,7 +36,7 @@ from bertwright.tasks.regression import Regression
 from bertwright.tasks.tagging import Tagging
 from bertwright.tasks.task import AnyTask
 from bertwright.tasks.task_data import read_examples
-from bertwright.training import schedules
+from bertwright.training.optimizer_settings import linear_warmup_decay
 from environment import adamw, train_step
 
 AT_ONCE = 32  # sequences per batch in prediction, sorted by length
@@ -362,7 +362,7 @@ def steps(
     optimizer = adamw(model, recipe)
     total = max(1, math.ceil(settings.epochs * len(items) / settings.batch_size))
     rate = partial(
-        schedules.linear_warmup_decay, peak=recipe.learning_rate, warmup=round(recipe.warmup_ratio * total), total=total
+        linear_warmup_decay, peak=recipe.learning_rate, warmup=round(recipe.warmup_ratio * total), total=total
     )
     for step, chosen in zip(range(total), order, strict=False):
         for group in optimizer.param_groups:

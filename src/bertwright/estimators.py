@@ -121,6 +121,20 @@ class BertOnDevice(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no 
         seed = self.random_state
         return int(seed if isinstance(seed, int | np.integer) else check_random_state(seed).randint(2**31 - 1))
 
+    def _run_table(
+        self, run: str, kind: str, overrides: Mapping[str, Any], tuning: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return a table of `FinetuneSettings` with the parameters that every estimator has."""
+        return _table({name: getattr(self, name) for name in BOUND[FinetuneSettings]}) | {
+            "run": run,
+            "model": str(self.model),
+            "seed": self._seed,
+            "task": {"task": kind, "overrides": _table(overrides)},
+            "tuning": _table(tuning),
+            "optimizer": _table({"learning_rate": self.learning_rate}),
+            "device": self._device,
+        }
+
     def _train(self, examples: Sequence[Any], make_table: Callable[[str], dict[str, Any]]) -> Bert:
         """Fine-tune on examples; `make_table`: from a temporary folder for the run to a table of `FinetuneSettings`."""
         with TemporaryDirectory(prefix="bertwright-") as folder:
@@ -212,16 +226,8 @@ class BertEstimator(BertOnDevice):
     def _settings(self, run: str, pairs: bool, kind: str) -> dict[str, Any]:
         """Return the parameters as a table of `FinetuneSettings`."""
         overrides = {"max_length": self.max_length, "text_pair": "pair" if pairs else None}
-        general, tuning = (_table({name: getattr(self, name) for name in names}) for names in BOUND.values())
-        return general | {
-            "run": run,
-            "model": str(self.model),
-            "seed": self._seed,
-            "task": {"task": kind, "overrides": _table(overrides)},
-            "tuning": tuning | _table({"class_weights": self._class_weights(run)}),
-            "optimizer": _table({"learning_rate": self.learning_rate}),
-            "device": self._device,
-        }
+        tuning = {name: getattr(self, name) for name in BOUND[TuningSettings]}
+        return self._run_table(run, kind, overrides, tuning | {"class_weights": self._class_weights(run)})
 
     def _class_weights(self, folder: str) -> Any:
         """Return `class_weight` as a setting; a dictionary is written into the folder."""
@@ -471,16 +477,8 @@ class BertEmbedder(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BertOnDevi
     def _settings(self, run: str, rows: Sequence[TextRow]) -> dict[str, Any]:
         """Return the parameters as a table of `FinetuneSettings`."""
         default = schedule_for(default_schedule(None, rows), hidden_size_of(read_model_config(str(self.model))))
-        chosen = {"batch_size": self.batch_size, "epochs": self.epochs, "seed": self._seed}
-        given = _table(chosen) | {
-            "run": run,
-            "model": str(self.model),
-            "task": {"task": Embedding.kind, "overrides": _table({"max_length": self.max_length})},
-            "tuning": _table({"pooling": self.pooling}),
-            "optimizer": _table({"learning_rate": self.learning_rate}),
-            "device": self._device,
-        }
-        return merge(default, given)
+        overrides, tuning = {"max_length": self.max_length}, {"pooling": self.pooling}
+        return merge(default, self._run_table(run, Embedding.kind, overrides, tuning))
 
     def transform(self, X: Any) -> npt.NDArray[np.float32]:
         """Compute the vector of each text, N × H. Raises ValueError for an invalid X or parameter."""
@@ -525,7 +523,7 @@ def _check_y(y: Any, X: Sequence[Any]) -> Any:
 
 def _check_texts(X: Any) -> list[TextExample[Any]]:
     """Return examples of texts, or of pairs. Raises ValueError, naming the index, for anything else or a mixture."""
-    examples = [text_example(value, None, f"X[{index}]") for index, value in enumerate(_to_list(X, "X"))]
+    examples = [text_example(value, f"X[{index}]") for index, value in enumerate(_to_list(X, "X"))]
     expected = "a text" if examples[0].text_pair is None else "a pair of texts"
     for example in examples:
         if (example.text_pair is None) != (examples[0].text_pair is None):
@@ -669,12 +667,10 @@ def _label_sets(y: Any) -> LabelSets | None:
 
 
 def _to_tuples(classes: npt.NDArray[Any], indicators: npt.NDArray[np.bool_]) -> list[tuple[Any, ...]]:
-    """Return the labels of each row of an indicator matrix."""
     return [tuple(classes[row].tolist()) for row in indicators]
 
 
 def _class_names(classes: npt.NDArray[Any]) -> list[str]:
-    """Return the model's label names of classes."""
     values = (value.item() if isinstance(value, np.generic) else value for value in classes.tolist())
     return [format_label(value, "y", f"class {value!r}") for value in values]
 

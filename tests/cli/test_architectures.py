@@ -20,8 +20,7 @@ from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 import bertwright
 from bertwright.finetuning.run import finetune
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
-from bertwright.inference.info import info
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.inference.info import InfoSettings, info
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
 from bertwright.interop.huggingface import load_config, load_model, load_task_model, save_model

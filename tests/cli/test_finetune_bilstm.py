@@ -14,8 +14,7 @@ from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings, TuningSettings
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
-from bertwright.inference.info import info
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.inference.info import InfoSettings, info
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
 from bertwright.systems.word_settings import WordModelSettings

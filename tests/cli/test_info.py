@@ -13,8 +13,7 @@ import torch
 
 from bertwright.base.files import write_text
 from bertwright.inference.bert import Bert
-from bertwright.inference.info import info
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.inference.info import InfoSettings, info
 from bertwright.tasks.classification import Classification
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.task import AnyTask

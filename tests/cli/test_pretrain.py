@@ -29,8 +29,7 @@ from bertwright.base.files import lock_folder, read_json
 from bertwright.base.settings import write_settings
 from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.inference.info import info
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.inference.info import InfoSettings, info
 from bertwright.interop.huggingface import load_config, load_model, save_model
 from bertwright.objectives.data import StoreExamples
 from bertwright.objectives.data_settings import DataSettings

@@ -23,8 +23,7 @@ from rich.console import Console
 from bertwright.base.files import read_json
 from bertwright.base.settings import from_table, read_toml
 from bertwright.cli.render.terminal import TerminalReporter
-from bertwright.inference.info import info
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.inference.info import InfoSettings, info
 from bertwright.interop.huggingface import save_model
 from bertwright.metrics.example_scores import ExampleScores, compute_scores
 from bertwright.metrics.seed_summary import summarize_seeds

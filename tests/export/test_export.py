@@ -145,8 +145,7 @@ def test_run_py_gives_the_answers_without_torch(folders: Folders, kind: str, to:
 
 
 def test_info_describes_an_exported_folder(folders: Folders) -> None:
-    from bertwright.inference.info import info
-    from bertwright.inference.info_settings import InfoSettings
+    from bertwright.inference.info import InfoSettings, info
 
     reporter = text_reporter()
     info(InfoSettings(folders("classification", "onnx")[1], verify=True), reporter)

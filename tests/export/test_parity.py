@@ -12,7 +12,7 @@ import torch
 
 import bertwright
 from bertwright.exporting import parity
-from bertwright.exporting.export_graph import NamedGraph, TaskGraph, make_graph
+from bertwright.exporting.export_graph import TaskGraph, make_graph
 from bertwright.exporting.run_program import make_runner
 from bertwright.inference.bert import Bert
 from bertwright.inference.exported_folder import LOGITS, SCORES
@@ -26,7 +26,7 @@ def calibrated(tmp_path: Path) -> Bert:
 
 
 def test_scores_of_a_graph_are_the_calibrated_probabilities(calibrated: Bert) -> None:
-    graph = make_graph(calibrated).module
+    graph = make_graph(calibrated)
     assert isinstance(graph, TaskGraph)
     found = graph.activate(torch.tensor([[0.0, 3.0]]), torch.ones(1, 1))
     np.testing.assert_allclose(found, [[1 / (1 + np.e), np.e / (1 + np.e)]], rtol=1e-6)
@@ -52,9 +52,8 @@ def test_parity_misses_no_altered_output(
 
     monkeypatch.setattr(parity, "compute_outputs", alter)
     monkeypatch.setattr(parity, "open_model", lambda *_: calibrated)
-    graph = NamedGraph(make_graph(calibrated).module, "classification")
     with pytest.raises(ValueError, match=f"a difference of {'nan' if np.isnan(value) else '0.'}"):
-        parity.check_parity(calibrated, Path("nowhere"), graph)
+        parity.check_parity(calibrated, Path("nowhere"), make_graph(calibrated))
 
 
 @pytest.mark.parametrize(

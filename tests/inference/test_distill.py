@@ -95,7 +95,7 @@ def test_layers_in_a_cache_are_those_of_their_teacher(tmp_path: Path, tiny_bert:
     for teacher in (tiny_bert, tmp_path / "model", tiny_bert):
         given = {"texts": (texts,), "cache": tmp_path / "cache", "device": CPU}
         settings = DistillSettings(str(teacher), tmp_path / "run", (1,), **given)
-        folder = save_layers(open_model(str(teacher), "cpu", torch.float32), settings)
+        folder = save_layers(open_model(str(teacher), "cpu"), settings)
         folders.add(folder)
         one, two = (bertwright.load(path, "cpu").model.state_dict() for path in (folder, teacher))
         torch.testing.assert_close(one["encoder.embeddings.word.weight"], two["encoder.embeddings.word.weight"])

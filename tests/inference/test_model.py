@@ -145,7 +145,7 @@ def test_predictions_of_a_list_do_not_depend_on_the_batch(monkeypatch):
     alone = [BERT.fill_mask(text, 3) for text in texts]
     assert [len(one.masks) for one in alone] == [1, 3, 2, 1]
     for max_tokens in (1, 20, 8_192):
-        monkeypatch.setattr(fill_mask, "MAX_BATCH_TOKENS", max_tokens)
+        monkeypatch.setattr(fill_mask, "BATCH_TOKENS", max_tokens)
         for found, expected in zip(BERT.fill_mask(np.array(texts), 3), alone, strict=True):
             assert found.text == expected.text
             for candidates, same in zip(found.masks, expected.masks, strict=True):

@@ -95,7 +95,7 @@ def test_layers_go_back_in_the_order_of_their_errors(folder: Path, monkeypatch: 
         back.extend([name] * isinstance(layer, Linear))
 
     monkeypatch.setattr("bertwright.inference.quantize.probe_layers", probe)
-    monkeypatch.setattr("bertwright.inference.quantize.judge", lambda *_: Verdict("accuracy", 1.0, 0.0, 0.5))
+    monkeypatch.setattr("bertwright.inference.int8_gate.judge", lambda *_: Verdict("accuracy", 1.0, 0.0, 0.5))
     monkeypatch.setattr("bertwright.inference.int8_model.replace_layer", replace)
     with pytest.raises(GateError):
         quantize(settings(folder))

@@ -21,7 +21,7 @@ from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.explain import ExplainSettings, explain
 from bertwright.inference.mine_negatives import mine_negatives
 from bertwright.inference.search_commands import build, query
-from bertwright.inference.search_index import IndexOptions, write_index
+from bertwright.inference.search_index import describe_index, write_index
 from bertwright.inference.search_settings import MineSettings, SearchBuildSettings, SearchQuerySettings
 from bertwright.interop.sentence_modules import Dense, SentenceModules
 from bertwright.search.bm25 import Bm25
@@ -131,10 +131,11 @@ def test_a_resumed_build_reports_all_documents(
         raise KeyboardInterrupt
 
     model, documents = bertwright.load(one_layer_folder, "cpu"), [*map(Document, NOUNS, TEXTS)]
+    index = tmp_path / "index", model, describe_index(model, None, "float32")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Bm25, "build", kill)
-        write_index(model, documents, tmp_path / "index", IndexOptions(None, "float32"))
-    assert write_index(model, documents, tmp_path / "index", IndexOptions(None, "float32")) == len(TEXTS)
+        write_index(documents, *index)
+    assert write_index(documents, *index) == len(TEXTS)
 
 
 def test_texts_and_ids_of_different_numbers_are_refused(tmp_path: Path, one_layer_folder: Path) -> None:

@@ -22,8 +22,7 @@ from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.estimators import BertEmbedder
 from bertwright.inference.convert import ConvertSettings, convert
 from bertwright.inference.embed import EmbedSettings, embed
-from bertwright.inference.info import info
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.inference.info import InfoSettings, info
 from bertwright.interop.sentence_modules import read_sentence_modules
 from bertwright.tasks.presets import TaskSettings
 from bertwright.trials.probe import probe

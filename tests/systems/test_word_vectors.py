@@ -15,8 +15,7 @@ from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE
 from bertwright.cli.main import run
 from bertwright.corpus.documents import CorpusSettings
-from bertwright.inference.info import info
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.inference.info import InfoSettings, info
 from bertwright.kernels.word_vectors import make_alias_table
 from bertwright.systems.word_vectors import train_vectors
 from bertwright.systems.word_vectors.glove import count_cooccurrences

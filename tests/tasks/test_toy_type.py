@@ -21,8 +21,7 @@ from bertwright.estimators import BertEstimator
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
-from bertwright.inference.info import info
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.inference.info import InfoSettings, info
 from bertwright.inference.predict import predict
 from bertwright.inference.predict_settings import PredictSettings
 from bertwright.metrics import scores

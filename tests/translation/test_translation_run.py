@@ -20,8 +20,7 @@ from bertwright.base.reporter import MUTE
 from bertwright.base.seeding import make_rng
 from bertwright.base.settings import from_table
 from bertwright.cli.render.terminal import TerminalReporter
-from bertwright.inference.info import info
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.inference.info import InfoSettings, info
 from bertwright.systems.registry import translation_records
 from bertwright.systems.transformer.defaults import NAMES
 from bertwright.systems.transformer.marian import load_system, write_system

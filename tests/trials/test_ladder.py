@@ -14,8 +14,7 @@ from bertwright.base.files import read_json
 from bertwright.base.reporter import MUTE, Reporter
 from bertwright.base.settings import to_table
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.inference.info import info
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.inference.info import InfoSettings, info
 from bertwright.tasks.linear_floor import LINEAR
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_types import TaskOptions

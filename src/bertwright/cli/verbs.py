@@ -259,7 +259,7 @@ VERBS = (
         check="check_inputs",
     ),
     Verb(
-        "info", "inference.info_settings:InfoSettings", "inference.info:info",
+        "info", "inference.info:InfoSettings", "inference.info:info",
         "describe a model, vocabulary, store or run folder",
         "bertwright info runs/mini",
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import torch
 
 from bertwright.base.files import digest_file, write_json, write_text
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
-from bertwright.exporting.export_graph import OPSET, NamedGraph, make_graph, write_onnx
+from bertwright.exporting.export_graph import OPSET, Graph, make_graph, write_onnx
 from bertwright.exporting.export_settings import ExportSettings, check_inputs
 from bertwright.exporting.int8_graph import (
     CALIBRATION,
@@ -30,15 +30,15 @@ from bertwright.exporting.run_program import make_runner
 from bertwright.inference.bert import Bert, open_model
 from bertwright.inference.exported_folder import FILES, LOGITS, MASKED_LM, REPORT, SESSIONS, VECTOR
 from bertwright.inference.int8_gate import Verdict, judge, measure, read_dev
+from bertwright.inference.text_vectors import encode_sentences
 from bertwright.interop.checksums import write_checksums
 from bertwright.interop.model_files import CLASSES, CONFIG, model_folder, new_folder
-from bertwright.interop.sentence_modules import write_sentence_modules
+from bertwright.interop.sentence_modules import SentenceModules, write_sentence_modules
 from bertwright.tables.text_roles import read_text_table
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.task_folder import TASK_FILE
 from bertwright.tasks.task_types import TaskOptions
-from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 
 COSTED = 32  # sequences on which the cost of single layers is measured
 LABELS = "labels.json"
@@ -52,17 +52,16 @@ def export(settings: ExportSettings, reporter: Reporter = SILENT) -> None:
     """
     check_inputs(settings)
     folder = model_folder(settings.model)
-    bert = open_model(folder, "cpu", torch.float32)
+    bert = open_model(folder, "cpu")
     graph = make_graph(bert)
     with new_folder(settings.output) as temporary, reporter.progress("exporting", None):
-        max_length = bert.task.max_length if bert.task else bert.config.max_positions
         source, path = temporary / "float32.onnx", temporary / FILES[settings.to]
-        write_onnx(graph.module, source, bert.config.max_positions)
-        _copy_files(folder, temporary, bert, graph, settings.to, max_length)
+        write_onnx(graph, source, bert.config.max_positions)
+        _copy_files(folder, temporary, bert, graph, settings.to)
         convert_graph(source, path)
         packages = ("torch", "onnx", "onnxruntime" if settings.to == "onnx" else "openvino")
         report: dict[str, Any] = {"graph": settings.to, "kind": graph.kind, "numbers": "float32", "opset": OPSET}
-        report |= {"inputs": graph.module.inputs, "outputs": graph.module.outputs, "model": settings.model}
+        report |= {"inputs": graph.inputs, "outputs": graph.outputs, "model": settings.model}
         report["versions"] = {name: version(name) for name in packages}
         _write_report(temporary, path, report)
         report["parity"] = check_parity(bert, temporary, graph)
@@ -77,7 +76,7 @@ def export(settings: ExportSettings, reporter: Reporter = SILENT) -> None:
     reporter.record(Line(f"{settings.output}/run.py predicts without torch; bertwright.load opens the folder"))
 
 
-def _copy_files(folder: Path, target: Path, bert: Bert, graph: NamedGraph, to: str, max_length: int) -> None:
+def _copy_files(folder: Path, target: Path, bert: Bert, graph: Graph, to: str) -> None:
     """Write all but the graph: configuration, tokenizer, task, modules, labels and `run.py`."""
     for name in (CONFIG, TASK_FILE, CLASSES):
         if (folder / name).is_file():
@@ -85,8 +84,9 @@ def _copy_files(folder: Path, target: Path, bert: Bert, graph: NamedGraph, to: s
     bert.tokenizer.save(target, max_length=bert.config.max_positions)
     write_sentence_modules(target, bert.sentence_modules)
     write_json(target / LABELS, list(bert.task.label_names if bert.task else ()))
-    limit = bert.sentence_modules.max_length if bert.sentence_modules else None
-    write_text(target / "run.py", make_runner(bert, graph.kind, to, min(max_length, limit or max_length)))
+    max_length = bert.task.max_length if bert.task else bert.config.max_positions
+    longest = bert.sentence_modules.limit(max_length) if bert.sentence_modules else max_length
+    write_text(target / "run.py", make_runner(bert, graph.kind, to, longest))
 
 
 def _write_report(folder: Path, path: Path, report: dict[str, Any]) -> None:
@@ -120,13 +120,10 @@ def _quantize(settings: ExportSettings, bert: Bert, work: _Work, reporter: Repor
     encoded = encode_calibration(bert, settings.calibrate, dev.examples if dev.task else reference.texts)
     calibration = to_arrays(encoded, work.report["inputs"], CALIBRATION)
 
-    def build(layers: Sequence[str], arrays: Sequence[Arrays]) -> None:
-        quantize_graph(work.source, work.path, arrays, layers, half_range)
-        _write_report(work.folder, work.path, work.report)
-
     def pass_gate(layers: Sequence[str]) -> Verdict:
-        build(layers, calibration)
-        result = judge(reference, measure(open_model(work.folder, "cpu", torch.float32), dev), settings.max_drop)
+        quantize_graph(work.source, work.path, calibration, layers, half_range)
+        _write_report(work.folder, work.path, work.report)
+        result = judge(reference, measure(open_model(work.folder, "cpu"), dev), settings.max_drop)
         reporter.record(Line(f"{len(layers)} of {len(names)} layers in int8: {result}", "minor"))
         return result
 
@@ -134,7 +131,7 @@ def _quantize(settings: ExportSettings, bert: Bert, work: _Work, reporter: Repor
     quantized, costs = names, dict[str, float]()
     result = pass_gate(names)
     if not result.passed:
-        costs = measure_costs(names, work, calibration[:COSTED], build)
+        costs = measure_costs(names, work, calibration[:COSTED], half_range)
         reporter.record(Rows(("layer", "relative error alone in int8"), [(n, f"{c:.4f}") for n, c in costs.items()]))
     by_cost = sorted(costs, key=lambda name: (np.isnan(costs[name]), costs[name]))
     for count in range(1, len(names) // 2 + 1):
@@ -156,12 +153,7 @@ def _quantize(settings: ExportSettings, bert: Bert, work: _Work, reporter: Repor
     return {"numbers": "int8", "int8": gate, "summary": summary, "versions": versions}
 
 
-def measure_costs(
-    names: Sequence[str],
-    work: _Work,
-    arrays: Sequence[Arrays],
-    build: Callable[[Sequence[str], Sequence[Arrays]], None],
-) -> dict[str, float]:
+def measure_costs(names: Sequence[str], work: _Work, arrays: Sequence[Arrays], half_range: bool) -> dict[str, float]:
     """Measure what each layer alone costs in int8: the relative error of the output on some sequences."""
 
     def run_graph() -> Any:
@@ -172,14 +164,14 @@ def measure_costs(
     convert_graph(work.source, work.path)
     expected, costs = run_graph(), {}
     for name in names:
-        build([name], arrays)
+        quantize_graph(work.source, work.path, arrays, [name], half_range)
         costs[name] = float(np.linalg.norm(run_graph() - expected) / np.linalg.norm(expected))
     return costs
 
 
 def encode_calibration(bert: Bert, path: str | None, dev: Any) -> Encoded:
     """Encode the texts of a file, or dev examples or texts, as the model reads them."""
-    task, modules = bert.task, bert.sentence_modules
+    task = bert.task
     if task is not None and not isinstance(task, Embedding):
         examples = dev if path is None else list(task.read(path, labeled=False))
         return task.encode(examples, bert.tokenizer, labeled=False)
@@ -187,10 +179,8 @@ def encode_calibration(bert: Bert, path: str | None, dev: Any) -> Encoded:
     if path is not None:
         rows = read_text_table(path, Embedding().table_options).rows
         texts = [text for row in rows for text in row.texts]
-    content = SegmentTokens.of_typed(texts, bert.tokenizer, bool(modules and modules.lowercase))
-    longest = bert.config.max_positions
-    limit = min(modules.max_length or longest, longest) if modules else longest
-    return encode_segments([content], NO_LABELS, bert.tokenizer, limit)
+    modules = bert.sentence_modules or SentenceModules()
+    return encode_sentences(bert.tokenizer, texts, modules, "", modules.limit(bert.config.max_positions))[0]
 
 
 def to_arrays(encoded: Encoded, inputs: Sequence[str], limit: int) -> list[Arrays]:

@@ -11,7 +11,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from bertwright.base.optional import needs
 from bertwright.inference.bert import Bert
 from bertwright.inference.exported_folder import LOGITS, MASKED_LM, SCORES, STATES, VECTOR
+from bertwright.interop.sentence_modules import MEAN, SentenceModules
 from bertwright.models.encoder import PaddedEncoder
 from bertwright.models.heads import TaskHead
 from bertwright.models.pooling import pool_padded
@@ -32,11 +33,13 @@ MAX_BYTES = 2_000_000_000  # of a file of ONNX; beyond it, weights lie in other 
 
 
 class Graph(nn.Module):
-    """An encoder over padded sequences, and what follows it."""
+    """An encoder over padded sequences, and what follows it; `kind`: a task type, "embedding" or MASKED_LM."""
 
-    def __init__(self, encoder: PaddedEncoder, outputs: tuple[str, ...], reads_positions: bool = False) -> None:
+    def __init__(
+        self, encoder: PaddedEncoder, kind: str, outputs: tuple[str, ...], reads_positions: bool = False
+    ) -> None:
         super().__init__()
-        self.encoder, self.outputs = encoder, outputs
+        self.encoder, self.kind, self.outputs = encoder, kind, outputs
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * encoder.reads_segments
         self.inputs = (*names, "positions") if reads_positions else tuple(names)
 
@@ -55,7 +58,7 @@ class TaskGraph(Graph):
     """A task's logits and the scores that follow from them: calibrated probabilities or, of a regression, numbers."""
 
     def __init__(self, encoder: PaddedEncoder, head: TaskHead, task: AnyTask) -> None:
-        super().__init__(encoder, (LOGITS, SCORES))
+        super().__init__(encoder, task.kind, (LOGITS, SCORES))
         self.head, self.task = head, task
 
     def follow(self, states: Tensor, mask: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
@@ -80,12 +83,10 @@ class TaskGraph(Graph):
 class VectorGraph(Graph):
     """The states of all tokens, and the vector of each sequence as `Bert.embed` computes it."""
 
-    def __init__(
-        self, encoder: PaddedEncoder, modes: tuple[str, ...], layers: tuple[Any, ...], size: int | None
-    ) -> None:
-        super().__init__(encoder, (STATES, VECTOR))
-        self.modes, self.size, self.steps = modes, size, layers
-        self.modules_of_steps = nn.ModuleList(layer for layer in layers if isinstance(layer, nn.Module))
+    def __init__(self, encoder: PaddedEncoder, modules: SentenceModules) -> None:
+        super().__init__(encoder, "embedding", (STATES, VECTOR))
+        self.modes, self.size, self.steps = modules.modes, modules.size, modules.layers
+        self.modules_of_steps = nn.ModuleList(layer for layer in modules.layers if isinstance(layer, nn.Module))
 
     def follow(self, states: Tensor, mask: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
         vectors = pool_padded(states, mask, self.modes)
@@ -98,7 +99,7 @@ class MaskedLMGraph(Graph):
     """The states of all tokens, and the logits and probabilities at positions, counted over B · N tokens."""
 
     def __init__(self, encoder: PaddedEncoder, model: MaskedLanguageModel) -> None:
-        super().__init__(encoder, (STATES, LOGITS, SCORES), reads_positions=True)
+        super().__init__(encoder, MASKED_LM, (STATES, LOGITS, SCORES), reads_positions=True)
         self.head, self.words = model.masked_token, model.encoder.embeddings.word
 
     def follow(self, states: Tensor, mask: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
@@ -106,30 +107,20 @@ class MaskedLMGraph(Graph):
         return states, logits, logits.softmax(-1)
 
 
-class NamedGraph(NamedTuple):
-    """A graph and what it is for."""
-
-    module: Graph
-    kind: str
-    """A task type, "embedding" or MASKED_LM."""
-
-
-def make_graph(bert: Bert) -> NamedGraph:
+def make_graph(bert: Bert) -> Graph:
     """Return the graph of a model. Raises ValueError, with the reason, for one without a graph."""
     network = bert.model
     encoder = network.encoder.padded()
     task, modules = bert.task, bert.choose_modules(None)
     if isinstance(network, EncoderForTask) and task is not None and task.head.kind != "vector":
         check_head(network.head)
-        return NamedGraph(TaskGraph(encoder, network.head, task).eval(), task.kind)
+        return TaskGraph(encoder, network.head, task).eval()
     has_head = "masked_token" not in bert.missing_heads
     if task is None and modules is None and has_head and isinstance(network, MaskedLanguageModel):
-        return NamedGraph(MaskedLMGraph(encoder, network).eval(), MASKED_LM)
+        return MaskedLMGraph(encoder, network).eval()
     if modules is not None and not modules.include_prompt and any(modules.prompts.values()):
         raise ValueError("export: the pooling of this model leaves out the prompt, whose length no graph knows")
-    layers = modules.layers if modules else (nn.functional.normalize,)
-    modes, size = (modules.modes, modules.size) if modules else (("mean",), None)
-    return NamedGraph(VectorGraph(encoder, modes, layers, size).eval(), "embedding")
+    return VectorGraph(encoder, modules or MEAN).eval()
 
 
 def check_head(head: TaskHead) -> None:

@@ -10,10 +10,11 @@ import numpy.typing as npt
 import torch
 
 from bertwright.base.seeding import make_rng
-from bertwright.exporting.export_graph import NamedGraph
+from bertwright.exporting.export_graph import Graph
 from bertwright.inference.bert import Bert, open_model
 from bertwright.inference.exported_folder import LOGITS, MASKED_LM, SCORES, STATES, VECTOR, ExportedEncoder
-from bertwright.inference.text_vectors import normalize_vectors, pool
+from bertwright.inference.text_vectors import pool
+from bertwright.interop.sentence_modules import MEAN
 from bertwright.models.encoder import TokenPredictor
 from bertwright.models.heads import TaskBatch
 from bertwright.models.packing import TokenBatch, pack
@@ -27,12 +28,12 @@ LONGEST = 1024  # tokens of a sequence; the scores of all pairs of tokens of a b
 TOLERANCE = 1e-4  # of float32 outputs against the packed model, in units of the largest one if that exceeds 1
 
 
-def check_parity(bert: Bert, folder: Path, graph: NamedGraph) -> dict[str, Any]:
+def check_parity(bert: Bert, folder: Path, graph: Graph) -> dict[str, Any]:
     """Run an exported folder beside the model, on sequences of all lengths in batches of several sizes.
 
     Returns the largest difference. Raises ValueError if it exceeds TOLERANCE.
     """
-    exported, rng = open_model(folder, "cpu", torch.float32), make_rng(0)
+    exported, rng = open_model(folder, "cpu"), make_rng(0)
     longest = min(bert.config.max_positions, LONGEST)
     batches = [[1], [longest], [longest, 1], [1 + longest * n // 7 for n in range(7)], [1 + n % 9 for n in range(64)]]
     differences = list[float]()
@@ -78,10 +79,8 @@ def compute_outputs(bert: Bert, kind: str, batch: TokenBatch) -> dict[str, npt.N
     states = model.encoder(batch)
     if isinstance(model.encoder, ExportedEncoder):
         return {STATES: states.numpy(), VECTOR: model.encoder.compute(batch, VECTOR).numpy()}
-    modules = bert.choose_modules(None)
-    if modules is None:
-        return {STATES: states.numpy(), VECTOR: normalize_vectors(pool(model.encoder, batch, ("mean",)).numpy())}
-    vectors = modules.apply_layers(pool(model.encoder, batch, modules.modes), None)
+    modules = bert.choose_modules(None) or MEAN
+    vectors = modules.transform(pool(model.encoder, batch, modules.modes), None)
     return {STATES: states.numpy(), VECTOR: vectors.numpy()}
 
 

@@ -30,8 +30,7 @@ class Attention(NamedTuple):
 
 def pack_segments(texts: Sequence[str], tokenizer: TextTokenizer) -> TokenBatch:
     """Pack one text, or a pair of texts, into one sequence of any length."""
-    ids = [tokenizer.encode_ids([text]).ids for text in texts]
-    segments = [SegmentTokens(each, np.array([1]), np.array([len(each) - 2])) for each in ids]  # no [CLS], no [SEP]
+    segments = [SegmentTokens.of_typed([text], tokenizer, lowercase=False) for text in texts]
     encoded = encode_segments(segments, NO_LABELS, tokenizer, sys.maxsize)
     return from_flat(encoded.input_ids, encoded.token_type_ids, encoded.lengths)
 

@@ -31,11 +31,13 @@ from bertwright.inference.python_inputs import (
 from bertwright.inference.text_scores import TextScore, score_texts
 from bertwright.inference.text_settings import GenerationSettings
 from bertwright.inference.text_vectors import (
+    BATCH_TOKENS,
     NUM_SPECIAL,
     compute_vectors,
     encode_sentences,
     normalize_vectors,
     pool_sequences,
+    role_prompt,
 )
 from bertwright.interop.huggingface import check_vocabulary, load_config, load_model, save_model
 from bertwright.interop.model_files import model_folder
@@ -256,7 +258,7 @@ class Bert:
         texts: str | Sequence[str],
         pooling: str | None = None,
         normalize: bool | None = None,
-        batch_tokens: int = 8192,
+        batch_tokens: int = BATCH_TOKENS,
         max_length: int | None = None,
         prompt_name: str | None = None,
         dims: int | None = None,
@@ -294,11 +296,11 @@ class Bert:
 
     def embed_query(self, texts: str | Sequence[str], dims: int | None = None) -> Vectors:
         """Compute `embed` with the prompt named "query", if the model has one, else with its default prompt."""
-        return self.embed(texts, prompt_name=self._own_prompt("query"), dims=dims)
+        return self.embed(texts, prompt_name=role_prompt(self, "query"), dims=dims)
 
     def embed_document(self, texts: str | Sequence[str], dims: int | None = None) -> Vectors:
         """Compute `embed` with the prompt named "document", if the model has one, else with its default prompt."""
-        return self.embed(texts, prompt_name=self._own_prompt("document"), dims=dims)
+        return self.embed(texts, prompt_name=role_prompt(self, "document"), dims=dims)
 
     def similarity(self, first: str | Sequence[str] | Vectors, second: str | Sequence[str] | Vectors) -> Vectors:
         """Compute the cosines, N × M float32, of texts, or of vectors N × H and M × H."""
@@ -309,23 +311,20 @@ class Bert:
         cosines: Vectors = normalize_vectors(np.atleast_2d(one)) @ normalize_vectors(np.atleast_2d(two)).T
         return cosines
 
-    def _own_prompt(self, name: str) -> str | None:
-        return self.sentence_modules.role_prompt(name) if self.sentence_modules else None
-
     @torch.inference_mode()
     def embed_and_count(
         self,
         texts: Sequence[str],
-        pooling: str | None,
-        normalize: bool | None,
-        batch_tokens: int,
-        max_length: int | None,
-        prompt_name: str | None,
+        pooling: str | None = None,
+        normalize: bool | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        max_length: int | None = None,
+        prompt_name: str | None = None,
     ) -> tuple[Vectors, InputCounts]:
         """Compute the vectors of `embed` without its warnings, which belong to all chunks of a file together."""
         max_positions, modules = self.config.max_positions, self.choose_modules(pooling)
         if modules and max_length is None:
-            max_length = min(modules.max_length or max_positions, max_positions)
+            max_length = modules.limit(max_positions)
         if prompt_name is not None and modules is None:
             raise ValueError("prompt_name: this model has no prompts of its own, or pooling replaces its modules")
         pooling = pooling or "mean"
@@ -340,7 +339,7 @@ class Bert:
         if modules:
             encoded, skip = encode_sentences(tokenizer, checked, modules, modules.prompt(prompt_name), max_length)
             pooled = pool_sequences(encoder, encoded, modules.modes, batch_tokens, skip)
-            vectors = modules.apply_layers(torch.from_numpy(pooled), normalize).numpy()
+            vectors = modules.transform(torch.from_numpy(pooled), normalize).numpy()
         else:
             vectors, encoded = compute_vectors(encoder, tokenizer, checked, pooling, max_length, batch_tokens)
             normalize = normalize is not False
@@ -379,12 +378,12 @@ class Bert:
 
     def iter_classify(self, texts: Sequence[Text]) -> Iterator[Any]:
         """Yield the predictions of `classify` one by one, without storing them; warnings come after the last one."""
-        task: AnyTask = self._check_task("classify", TextTask, "classification")  # type: ignore[type-abstract]
-        examples = [text_example(text, None, f"text {index}") for index, text in enumerate(to_list(texts, "texts"))]
+        task: AnyTask = check_task(self, "classify", TextTask, "classification")  # type: ignore[type-abstract]
+        examples = [text_example(text, f"text {index}") for index, text in enumerate(to_list(texts, "texts"))]
         is_inferred = self.task_model is not None and self.task_model.inferred
         if is_inferred and any(example.text_pair is not None for example in examples):
             task = replace(task, text_pair="pair")  # type: ignore[type-var]
-        return self._predict(task, examples)
+        return predict_examples(self, task, examples)
 
     @overload
     def choose(self, prompt: str, endings: Sequence[str]) -> ChoicePrediction: ...  # type: ignore[overload-overlap]
@@ -400,15 +399,15 @@ class Bert:
 
         Raises ValueError for fewer than two endings, for lists of different lengths, and for a model of another task.
         """
-        task = self._check_task("choose", MultipleChoice, MultipleChoice.kind)
+        task = check_task(self, "choose", MultipleChoice, MultipleChoice.kind)
         if isinstance(prompt, str):
-            (prediction,) = self._predict(task, [choice_example(prompt, endings, "this choice")])
+            (prediction,) = predict_examples(self, task, [choice_example(prompt, endings, "this choice")])
             return prediction
         prompts, endings_per_prompt = to_list(prompt, "prompt"), to_list(endings, "endings")
         _check_lengths("prompt", prompts, "endings", endings_per_prompt)
         choices = enumerate(zip(prompts, endings_per_prompt, strict=True))
         examples = [choice_example(begin, ends, f"choice {index}") for index, (begin, ends) in choices]
-        return list(self._predict(task, examples))
+        return list(predict_examples(self, task, examples))
 
     def rank(self, query: str, texts: Sequence[str], top_k: int = 10) -> list[RankedText]:
         """Order texts by their relevance for a query; return the first `top_k` with position, score and text.
@@ -419,11 +418,11 @@ class Bert:
 
         Raises ValueError for an empty query or text, and for a model that is no re-ranker.
         """
-        task = self._check_task("rank", Reranking, Reranking.kind)
+        task = check_task(self, "rank", Reranking, Reranking.kind)
         if top_k < 1:
             raise ValueError(f"top_k: expected at least 1, got {top_k}")
         example = ranking_example(query, texts)
-        (scores,) = self._predict(task, [example]) if example.texts else [()]
+        (scores,) = predict_examples(self, task, [example]) if example.texts else [()]
         return rank_texts(example.texts, scores)[:top_k]
 
     @overload
@@ -439,7 +438,7 @@ class Bert:
 
         Raises ValueError for a model of another task type, and for `document` if it was trained without context.
         """
-        task = self._check_task("tag", Tagging, Tagging.kind)
+        task = check_task(self, "tag", Tagging, Tagging.kind)
         is_single = isinstance(texts, str | tuple)
         if is_single and document:
             raise ValueError("document: expected a list of sentences, got one text")
@@ -447,7 +446,7 @@ class Bert:
         examples = [tag_example(value, f"text {index}").split_into(task.unit) for index, value in values]
         if document:
             examples = task.in_context(examples)
-        predictions = list(self._predict(task, examples))
+        predictions = list(predict_examples(self, task, examples))
         return predictions[0] if is_single else predictions
 
     @overload
@@ -462,7 +461,7 @@ class Bert:
 
         Raises ValueError for lists of different lengths, and for a model of another task type.
         """
-        task = self._check_task("answer", QuestionAnswering, QuestionAnswering.kind)
+        task = check_task(self, "answer", QuestionAnswering, QuestionAnswering.kind)
         is_single = isinstance(question, str)
         if is_single:
             check_text(context, "context of one question")
@@ -470,7 +469,7 @@ class Bert:
         contexts = [context] * len(questions) if isinstance(context, str) else to_list(context, "context")
         _check_lengths("question", questions, "context", contexts)
         pairs = enumerate(zip(questions, contexts, strict=True))
-        answers = list(self._predict(task, [qa_example(index, asked, read) for index, (asked, read) in pairs]))
+        answers = list(predict_examples(self, task, [qa_example(index, asked, read) for index, (asked, read) in pairs]))
         return answers[0] if is_single else answers
 
     @overload
@@ -527,29 +526,31 @@ class Bert:
         for warning in InputCounts.count_ids(len(texts), ids, self.tokenizer).vocabulary_warnings():
             warnings.warn(warning, stacklevel=4)  # the caller of the public method, which runs in inference mode
 
-    def _check_task(self, method: str, task_type: type[T], kind: str) -> T:
-        """Return the model's task. Raises ValueError, naming the method and a `kind` that has it, for other types."""
-        if self.task_model is not None:
-            self.task_model.check_computed("this model")
-        if isinstance(self.task, task_type):
-            return self.task
-        purpose = "was not fine-tuned for a task"
-        if self.sentence_modules is not None:
-            purpose = "computes vectors of texts: call embed(texts)"
-        if self.task is not None:
-            purpose = f"is for {self.task.kind}: call {self.task.inference_call}"
-        raise ValueError(f"this model {purpose}; {method} needs a model from: bertwright finetune --task {kind} …")
 
-    def _predict(self, task: Task[E, P], examples: Sequence[E]) -> Iterator[P]:
-        """Yield one prediction per example, then warn if examples were truncated."""
-        assert isinstance(self.model, EncoderForTask)
-        counts = InputCounts()
-        for chunk in predict_chunks(self.model, task, self.tokenizer, examples):
-            yield from chunk.predictions
-            counts.add(chunk.counts)
-        notes = task.truncation_warnings(counts.examples, counts.truncated, self.config.max_positions)
-        for warning in notes + counts.vocabulary_warnings():
-            warnings.warn(warning, stacklevel=3)  # points to the caller of the public method
+def check_task(bert: Bert, method: str, task_type: type[T], kind: str) -> T:
+    """Return a model's task. Raises ValueError, naming the method and a `kind` that has it, for other types."""
+    if bert.task_model is not None:
+        bert.task_model.check_computed("this model")
+    if isinstance(bert.task, task_type):
+        return bert.task
+    purpose = "was not fine-tuned for a task"
+    if bert.sentence_modules is not None:
+        purpose = "computes vectors of texts: call embed(texts)"
+    if bert.task is not None:
+        purpose = f"is for {bert.task.kind}: call {bert.task.inference_call}"
+    raise ValueError(f"this model {purpose}; {method} needs a model from: bertwright finetune --task {kind} …")
+
+
+def predict_examples(bert: Bert, task: Task[E, P], examples: Sequence[E]) -> Iterator[P]:
+    """Yield one prediction of a model's task per example, then warn if examples were truncated."""
+    assert isinstance(bert.model, EncoderForTask)
+    counts = InputCounts()
+    for chunk in predict_chunks(bert.model, task, bert.tokenizer, examples):
+        yield from chunk.predictions
+        counts.add(chunk.counts)
+    notes = task.truncation_warnings(counts.examples, counts.truncated, bert.config.max_positions)
+    for warning in notes + counts.vocabulary_warnings():
+        warnings.warn(warning, stacklevel=3)  # points to the caller of the public method
 
 
 def embedding_warnings(counts: InputCounts) -> list[str]:
@@ -617,7 +618,7 @@ def _warn_of_layers(bert: Bert, name: str | Path) -> Bert:
 def open_model(
     name: str | Path,
     device: str | torch.device | None,
-    compute_dtype: torch.dtype,
+    compute_dtype: torch.dtype = torch.float32,
     asked: tuple[str, str] = ("auto", "auto"),
 ) -> Bert:
     """Load a model as `load` does, without its warning of layers that are not computed.

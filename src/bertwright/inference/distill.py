@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TEXTS, VECTORS, LOGITS = "texts.jsonl", "vectors.npy", "logits.npy"  # in the cache
 COPIED_OPTIONS = ("text", "text_pair", "label", "header", "quotes", "max_length", "metric", "pos_label")  # of a teacher
 T = TypeVar("T")  # a row of texts
-CHUNK, BATCH_TOKENS = 2_048, 8_192  # texts at a time, and tokens per forward pass; they bound memory alone
+CHUNK = 2_048  # texts at a time; bounds memory alone
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ def distill(settings: DistillSettings, reporter: Reporter = SILENT) -> Path:
     not usable, and for vectors in the cache that are of another teacher or of other texts.
     """
     check_inputs(settings)
-    from bertwright.inference.bert import open_model
+    from bertwright.inference.bert import open_in
     from bertwright.inference.static_vectors import save_static_model
     from bertwright.tasks.classification import Classification
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:
-        teacher = open_model(settings.teacher, context.device, context.dtype)
+        teacher = open_in(context, settings.teacher)
         if settings.static is not None:
             save_static_model(teacher, settings.static, settings.run, reporter)
             reporter.record(Outputs({"model": settings.run}))
@@ -142,13 +142,13 @@ def prepare_vectors(settings: DistillSettings, teacher: Bert, reporter: Reporter
     rows = read_rows(settings)
 
     def embed(chunk: Sequence[TextRow]) -> Vectors:
-        return teacher.embed_and_count([row.anchor for row in chunk], None, None, BATCH_TOKENS, None, None)[0]
+        return teacher.embed_and_count([row.anchor for row in chunk])[0]
 
     record = OutputRecord(digest_model(settings.teacher), digest_texts([row.anchor for row in rows]), "")
     vectors = compute_outputs(settings.cache_folder / VECTORS, record, rows, embed, teacher.vector_size(), reporter)
     size = vector_size_of(settings.student) if settings.student else teacher.vector_size()
     lines = [{"anchor": row.anchor} | ({"positive": row.positives[0]} if row.positives else {}) for row in rows]
-    texts = write_rows(settings.cache_folder / TEXTS, lines)
+    texts = write_rows(settings, lines)
     options = TaskOptions(teacher_vectors=str(fit_size(vectors, size)))
     return TaskSettings(Distillation.kind, train=(str(texts),), dev=settings.dev, overrides=options)
 
@@ -188,12 +188,13 @@ def prepare_logits(settings: DistillSettings, teacher: Bert, reporter: Reporter)
     ]  # fmt: skip
     options = {name: getattr(task, name) for name in COPIED_OPTIONS}
     overrides = TaskOptions(teacher_logits=str(path), **options)
-    texts = write_rows(settings.cache_folder / TEXTS, lines)
+    texts = write_rows(settings, lines)
     return TaskSettings(task.kind, train=(str(texts),), dev=settings.dev, overrides=overrides)
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, str | None]]) -> Path:
-    """Write rows as JSON lines; return the file."""
+def write_rows(settings: DistillSettings, rows: Sequence[Mapping[str, str | None]]) -> Path:
+    """Write the rows that the student learns from into the cache; return the file."""
+    path = settings.cache_folder / TEXTS
     write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
     return path
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +26,6 @@ from bertwright.training.device_settings import InferenceDeviceSettings
 if TYPE_CHECKING:
     from bertwright.inference.bert import Bert
     from bertwright.tasks.unknown_rates import InputCounts
-
-BATCH_TOKENS = 8_192  # bounds memory and changes no result
 
 
 @dataclass(frozen=True)
@@ -126,20 +124,24 @@ def embed(settings: EmbedSettings, reporter: Reporter = SILENT) -> None:
         counts = InputCounts()
         model = load_in(context, folder)
         if settings.output is None:
-            _print_cosines(reporter, texts, _embed(model, texts, settings, counts))
+            vectors = _embed(model, texts, settings, counts)
+            title = f"Cosines of {len(texts)} texts, vectors of {vectors.shape[1]} numbers"
+            _print_cosines(reporter, title, texts, model.similarity(vectors, vectors))
         else:
             size = model.vector_size(settings.pooling)
             source = _read_files(settings, files, reporter) if settings.inputs else iter(texts)
-            blocks = (_embed(model, chunk, settings, counts) for chunk in split_into_chunks(source))
-            number = _write_npy(settings.output, blocks, size)
-            reporter.record(Line(f"{settings.output}: {number:,} vectors of {size} numbers"))
+            with new_file(settings.output) as temporary, NpyWriter(temporary, np.float32, (size,)) as array:
+                for chunk in split_into_chunks(source):
+                    array.append(_embed(model, chunk, settings, counts))
+            reporter.record(Line(f"{settings.output}: {array.length:,} vectors of {size} numbers"))
     for warning in embedding_warnings(counts):
         reporter.note(warning)
 
 
 def _embed(model: Bert, texts: Sequence[str], settings: EmbedSettings, counts: InputCounts) -> NDArray[np.float32]:
-    options = (settings.pooling, settings.normalize, BATCH_TOKENS, settings.max_length, settings.prompt_name)
-    vectors, more = model.embed_and_count(texts, *options)
+    vectors, more = model.embed_and_count(
+        texts, settings.pooling, settings.normalize, max_length=settings.max_length, prompt_name=settings.prompt_name
+    )
     counts.add(more)
     return vectors
 
@@ -162,19 +164,8 @@ def _read_files(settings: EmbedSettings, files: Sequence[InputFile], reporter: R
         reporter.note(f"{skipped:,} rows without a text have no vector, so later vectors have smaller numbers")
 
 
-def _write_npy(path: Path, blocks: Iterable[NDArray[np.float32]], num_columns: int) -> int:
-    """Write blocks of vectors as one .npy file, atomically and in constant memory; return the number of vectors."""
-    with new_file(path) as temporary, NpyWriter(temporary, np.float32, (num_columns,)) as array:
-        for block in blocks:
-            array.append(block)
-    return array.length
-
-
-def _print_cosines(reporter: Reporter, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-    """Record the cosines between texts."""
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosines = (vectors / lengths) @ (vectors / lengths).T
-    reporter.record(Heading(f"Cosines of {len(texts)} texts, vectors of {vectors.shape[1]} numbers"))
+def _print_cosines(reporter: Reporter, title: str, texts: Sequence[str], cosines: NDArray[np.float32]) -> None:
+    reporter.record(Heading(title))
     columns = ("", "", *(str(number + 1) for number in range(len(texts))))
     rows = [
         (str(number + 1), text, *(f"{cosine:.3f}" for cosine in cosines[number])) for number, text in enumerate(texts)

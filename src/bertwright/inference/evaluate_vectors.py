@@ -61,7 +61,7 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
         models = [settings.model, *(name for name in settings.compare if name not in (BM25, FUSION))]
         rankings, systems = dict[str, Rankings](), dict[str, VectorScores]()
         for name in models:
-            model = load_in(context, model_folder(name))
+            model = load_in(context, name)
             with reporter.progress(f"embedding with {name}", None) as advance:
                 embed = embed_by_role(model, counts if name == settings.model else InputCounts(), advance)
                 if texts.kind == "retrieval":
@@ -144,7 +144,7 @@ def _rerank(
 
     The second is what the evaluator of sentence-transformers does; it flatters.
     """
-    reranker = load_in(context, model_folder(str(settings.reranker)))
+    reranker = load_in(context, str(settings.reranker))
     plain, added = dict[str, Sequence[str]](), dict[str, Sequence[str]]()
     with reporter.progress("re-ranking", len(data.queries)) as advance:
         for query, text in data.queries.items():

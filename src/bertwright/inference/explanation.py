@@ -6,6 +6,7 @@ are the n token vectors of the first text with the mean v, and u_b the m of the 
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,11 +14,10 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from bertwright.inference.text_vectors import NUM_SPECIAL
-from bertwright.interop.sentence_modules import Dense, SentenceModules
+from bertwright.inference.text_vectors import encode_sentences, role_prompt
+from bertwright.interop.sentence_modules import MEAN, Dense, SentenceModules
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.prediction import prediction_batches
-from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 
 if TYPE_CHECKING:
     from bertwright.inference.bert import Bert
@@ -42,7 +42,7 @@ def compute_explanation(model: Bert, query: str, text: str) -> Explanation:
     Raises ValueError for another pooling than the mean, for layers that are not linear, and for a text that is longer
     than the model reads.
     """
-    modules = model.choose_modules(None) or SentenceModules(modes=("mean",))
+    modules = model.choose_modules(None) or MEAN
     if modules.modes != ("mean",):
         raise ValueError(f"explain: expected mean pooling, whose vectors are sums, got {' and '.join(modules.modes)}")
     for layer in modules.layers:
@@ -60,15 +60,13 @@ def compute_explanation(model: Bert, query: str, text: str) -> Explanation:
 
 def _word_sums(model: Bert, modules: SentenceModules, text: str, role: str) -> tuple[tuple[str, ...], Floats]:
     """Return the words that the model pools, and the sum of the vectors of each word's tokens."""
-    prompt, tokenizer = modules.prompt(modules.role_prompt(role)), model.tokenizer
-    tokens = SegmentTokens.of_typed([prompt + text, prompt], tokenizer, modules.lowercase)
-    longest = min(modules.max_length or model.config.max_positions, model.config.max_positions)
-    if tokens.lengths[0] + NUM_SPECIAL > longest:
-        got = f"got {tokens.lengths[0] + NUM_SPECIAL}; shorten the text"
+    tokenizer, longest = model.tokenizer, modules.limit(model.config.max_positions)
+    prompt = modules.prompt(role_prompt(model, role))
+    encoded, skip = encode_sentences(tokenizer, [text], modules, prompt, sys.maxsize)
+    if encoded.lengths[0] > longest:
+        got = f"got {encoded.lengths[0]}; shorten the text"
         raise ValueError(f"explain: expected at most the {longest} tokens that the model reads, {got}")
-    encoded = encode_segments([tokens.take(np.array([0]))], NO_LABELS, tokenizer, longest)
     ((_, batch),) = prediction_batches(model.model.encoder, model.config, encoded, longest)
-    skip = 0 if modules.include_prompt or not prompt else int(tokens.lengths[1]) + 1
     states = modules.transform(model.model.encoder(batch.input)[skip:].float())
     ids = encoded.input_ids[skip:].tolist()
     texts, starts = [tokenizer.token_text(number).text for number in ids], ~tokenizer.is_continuation[ids]

@@ -311,9 +311,8 @@ def open_export(report: GraphReport) -> EncoderModel | TaskModel:
     with graph_errors(report.path):
         session = SESSIONS[report.format](report.path, torch.get_num_threads())
     task = read_task(report.folder)
-    output = VECTOR if task is None and report.kind != MASKED_LM else LOGITS
-    if task is not None and task.head.kind == "vector":
-        output = VECTOR
+    has_vectors = task.head.kind == "vector" if task else report.kind != MASKED_LM
+    output = VECTOR if has_vectors else LOGITS
     if output not in session.outputs or not NEEDED <= session.inputs <= INPUTS:
         found = f"{', '.join(sorted(session.inputs))} and {', '.join(session.outputs)}"
         raise ValueError(

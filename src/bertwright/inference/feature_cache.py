@@ -37,14 +37,12 @@ from bertwright.base.npy import allocate_npy
 from bertwright.base.ragged import offsets_from_lengths
 from bertwright.models.encoder import TextEncoder
 from bertwright.models.heads import TaskBatch
-from bertwright.models.pooling import pool_states
+from bertwright.models.pooling import Vectors, pool_states
 from bertwright.models.task_model import BatchPredictor
 from bertwright.tasks.encoded import Encoded, Ints
 from bertwright.tasks.prediction import predict_logits, prediction_batches
 from bertwright.tasks.presets import SPLITS
 from bertwright.training.loop import check_finite_outputs
-
-Vectors = npt.NDArray[np.float32]
 
 HEADER = "features.json"
 

@@ -10,14 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from bertwright.base.ragged import offsets_from_lengths
+from bertwright.inference.text_vectors import BATCH_TOKENS
 from bertwright.models.encoder import TokenPredictor
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, TokenText
-
-MAX_BATCH_TOKENS = 8_192  # bounds memory and changes no result
 
 
 class TokenCandidate(NamedTuple):
@@ -76,7 +75,7 @@ def predict_candidates(
     """Predict the `top_k` most probable tokens of each of the R positions, with their probabilities."""
     ids = np.empty((len(encoded.positions), top_k), dtype=np.int64)
     probabilities = np.empty(ids.shape)
-    for windows, batch in prediction_batches(model, model.config, encoded, MAX_BATCH_TOKENS):
+    for windows, batch in prediction_batches(model, model.config, encoded, BATCH_TOKENS):
         logits = model.token_logits(batch.input, batch.positions)
         check_finite_outputs(bool(logits.isfinite().all()))
         # A model may have more outputs than the vocabulary has tokens (rounded up, for speed); the rest is ignored.

@@ -113,7 +113,6 @@ class SubmissionSettings:
 
     @property
     def by_task(self) -> dict[str, str]:
-        """Models by task."""
         return {name: model for name, _, model in (pair.partition("=") for pair in self.models)}
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from pkgutil import resolve_name
 
 from bertwright.base.reporter import SILENT, Fields, Heading, Reporter
-from bertwright.inference.info_settings import InfoSettings
+from bertwright.base.settings import Positional
 from bertwright.interop.model_files import CHECKSUMS
 
 # Functions of a folder and --verify. Each returns a `Description`, or None for a folder of another format; the first
@@ -23,6 +25,22 @@ FORMATS = (
     "bertwright.tasks.task_folder:describe",
     "bertwright.vocabulary.open_tokenizer:describe",
 )
+
+
+@dataclass(frozen=True)
+class InfoSettings:
+    """Describe a folder: a model, a vocabulary, word vectors, a token store, features, a run, a grid or a ladder."""
+
+    folder: Positional[Path]
+    """The folder to describe."""
+    verify: bool = False
+    """Compare every byte of a store, of a run's newest checkpoint or of a model with its digest or checksum. Models are
+    always compared."""
+
+    def __post_init__(self) -> None:
+        if not self.folder.is_dir():
+            problem = "a file; name its folder" if self.folder.exists() else "no such folder"
+            raise ValueError(f"{self.folder}: {problem}")
 
 
 def info(settings: InfoSettings, reporter: Reporter = SILENT) -> None:

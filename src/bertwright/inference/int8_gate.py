@@ -9,15 +9,20 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+
+from bertwright.inference.text_vectors import embed_by_role
+from bertwright.models.pooling import Vectors
+from bertwright.tables.neighbours import join_as_glob
+from bertwright.tasks.embedding import Embedding
+from bertwright.tasks.labeled_texts import LabeledTexts, read_labeled_texts, score_vectors
+from bertwright.tasks.prediction import predict_chunks
+from bertwright.tasks.task import AnyTask
+from bertwright.tasks.task_data import within_positions
+from bertwright.tasks.task_types import TaskOptions
+from bertwright.tasks.unknown_rates import InputCounts
 
 if TYPE_CHECKING:
     from bertwright.inference.bert import Bert
-    from bertwright.tasks.labeled_texts import LabeledTexts
-    from bertwright.tasks.task import AnyTask
-    from bertwright.tasks.task_types import TaskOptions
-
-Vectors = npt.NDArray[np.float32]
 
 MAX_DROP = 0.5  # points of a task's metric
 MAX_VECTOR_DROP = 0.3  # points of Spearman's correlation or nDCG
@@ -101,11 +106,6 @@ def read_dev(
 
     `split`, `kind`: of text vectors, as for `bertwright evaluate`.
     """
-    from bertwright.tables.neighbours import join_as_glob
-    from bertwright.tasks.embedding import Embedding
-    from bertwright.tasks.labeled_texts import read_labeled_texts
-    from bertwright.tasks.task_data import within_positions
-
     if bert.task_model is None or bert.sentence_modules is not None:
         vectors = overrides.apply_to(Embedding())
         assert isinstance(vectors, Embedding)
@@ -120,8 +120,6 @@ def read_dev(
 
 def measure(bert: Bert, dev: DevData) -> Measured:
     """Predict dev data, and score the predictions."""
-    from bertwright.tasks.prediction import predict_chunks
-
     task, examples = dev
     if task is None:
         return _measure_vectors(bert, examples)
@@ -131,10 +129,6 @@ def measure(bert: Bert, dev: DevData) -> Measured:
 
 
 def _measure_vectors(bert: Bert, data: LabeledTexts) -> Measured:
-    from bertwright.inference.text_vectors import embed_by_role
-    from bertwright.tasks.labeled_texts import score_vectors
-    from bertwright.tasks.unknown_rates import InputCounts
-
     compute, vectors, texts = embed_by_role(bert, InputCounts()), list[Vectors](), list[str]()
 
     def embed(given: Sequence[str], role: str) -> Vectors:
@@ -147,30 +141,18 @@ def _measure_vectors(bert: Bert, data: LabeledTexts) -> Measured:
 
 
 def judge(before: Measured, after: Measured, max_drop: float | None) -> Verdict:
-    """Compare a model in float32 and in int8; `max_drop` in points, None for the usual limit."""
-    scores = before.score, after.score
+    """Compare a model in float32 and in int8: scores, and answers or vectors; larger scores are better.
+
+    `max_drop`: in points; None: the usual limit.
+    """
+    scores = before.metric, before.score, after.score
     if before.vectors is not None and after.vectors is not None:
         limit = MAX_VECTOR_DROP if max_drop is None else max_drop
-        return judge_vectors(before.metric, scores, before.vectors, after.vectors, limit)
-    limit = MAX_DROP if max_drop is None else max_drop
-    return judge_predictions(before.metric, scores, (before.predictions, after.predictions), limit)
-
-
-def judge_predictions(
-    metric: str, scores: tuple[float, float], predictions: tuple[Sequence[Any], Sequence[Any]], max_drop: float
-) -> Verdict:
-    """Compare a task's score and predictions, each in float32 and in int8; `scores`: larger is better."""
-    answers, others = (list_answers(one) for one in predictions)
+        return Verdict(*scores, limit, cosine=first_percentile(before.vectors, after.vectors))
+    answers, others = (list_answers(one.predictions) for one in (before, after))
     equal = [answer == other for answer, other in zip(answers, others, strict=True)]
-    agreement = sum(equal) / len(equal) if equal else None
-    return Verdict(metric, *scores, max_drop, agreement=agreement)
-
-
-def judge_vectors(
-    metric: str, scores: tuple[float, float], float32: Vectors, int8: Vectors, max_drop: float
-) -> Verdict:
-    """Compare the score of vectors and the vectors themselves, N × H, in float32 and in int8."""
-    return Verdict(metric, *scores, max_drop, cosine=first_percentile(float32, int8))
+    limit = MAX_DROP if max_drop is None else max_drop
+    return Verdict(*scores, limit, agreement=sum(equal) / len(equal) if equal else None)
 
 
 def first_percentile(float32: Vectors, int8: Vectors) -> float:

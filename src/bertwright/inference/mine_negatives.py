@@ -14,7 +14,6 @@ from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Ro
 from bertwright.inference.bert import embedding_warnings, load_in
 from bertwright.inference.search_settings import MineSettings
 from bertwright.inference.text_vectors import embed_by_role, normalize_vectors
-from bertwright.interop.model_files import model_folder
 from bertwright.search.bm25 import Bm25
 from bertwright.search.exact_search import find_nearest, score_pairs
 from bertwright.search.mining import Collection, Mined, MiningCounts, Pair, Rescore, by_anchor, group_positives, mine
@@ -43,7 +42,7 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
         if settings.by == "bm25":
             found, positive_scores = _search_by_words(pairs, anchors, texts, depth)
         else:
-            model, read = load_in(context, model_folder(settings.model)), InputCounts()
+            model, read = load_in(context, settings.model), InputCounts()
             with reporter.progress("embedding", len(anchors) + len(texts.texts)) as advance:
                 embed = embed_by_role(model, read, advance)
                 found, positive_scores = _search_by_vectors(embed, pairs, anchors, texts, depth)
@@ -80,7 +79,7 @@ def _search_by_vectors(
 def _open_reranker(settings: MineSettings, context: ExecutionContext) -> Rescore | None:
     if settings.reranker is None:
         return None
-    reranker = load_in(context, model_folder(settings.reranker))
+    reranker = load_in(context, settings.reranker)
 
     def rescore(query: str, texts: Sequence[str]) -> list[float]:
         ranked = reranker.rank(query, texts, top_k=len(texts))

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bertwright.inference.text_vectors import BATCH_TOKENS
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.tasks.prediction import prediction_batches
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.training.loop import check_finite_outputs
 from bertwright.vocabulary.tokenizer import TextTokenizer
-
-BATCH_TOKENS = 8_192  # bounds memory and changes no result
 
 
 def predict_next_sentences(

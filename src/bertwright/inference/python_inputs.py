@@ -37,15 +37,15 @@ def check_text(value: Any, location: str) -> str:
     return value
 
 
-def text_example(value: Any, label: Any, location: str) -> TextExample[Any]:
+def text_example(value: Any, location: str) -> TextExample[Any]:
     """Build an example from a text or a pair of texts. Raises ValueError for other values."""
     if isinstance(value, str):
-        return TextExample(check_text(value, location), None, label, location)
+        return TextExample(check_text(value, location), None, None, location)
     pair = to_tuple(value)
     if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
         raise ValueError(f"{location}: expected a text or a pair of texts (a, b), got {abbreviate(value)}")
     first, second = (check_text(text, location) for text in pair)
-    return TextExample(first, second, label, location)
+    return TextExample(first, second, None, location)
 
 
 def choice_example(prompt: Any, endings: Any, location: str) -> ChoiceExample:
@@ -62,15 +62,11 @@ def ranking_example(query: Any, texts: Any, first: int = 0) -> RankingExample:
 
     Raises ValueError for an empty text and for other values.
     """
-    checked = [check_text(text, f"text {index}") for index, text in enumerate(to_list(texts, "texts"), first)]
-    check_text(query, "query")
-    if odd := [
-        name
-        for name, text in (("query", query), *((f"text {n}", t) for n, t in enumerate(checked, first)))
-        if not text.strip()
-    ]:
-        raise ValueError(f"{odd[0]}: expected a text, got an empty one; leave it out")
-    return RankingExample(query, tuple(checked), None, None, "this query")
+    given = {"query": query} | {f"text {index}": text for index, text in enumerate(to_list(texts, "texts"), first)}
+    for name, text in given.items():
+        if not check_text(text, name).strip():
+            raise ValueError(f"{name}: expected a text, got an empty one; leave it out")
+    return RankingExample(query, tuple(given.values())[1:], None, None, "this query")
 
 
 def qa_example(number: int, question: Any, context: Any) -> QaExample:

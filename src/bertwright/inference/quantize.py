@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from bertwright.base.files import atomic_folder, check_absent
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_limit, check_not_str, check_range
-from bertwright.inference.int8_gate import DevData, Measured, Verdict, judge, measure, read_dev
 from bertwright.interop.model_files import check_model, model_folder
 from bertwright.kernels.cpu import MAX_THREADS
 from bertwright.tasks.task_types import TaskOptions
@@ -20,6 +19,7 @@ from bertwright.training.device_settings import DeviceSettings
 
 if TYPE_CHECKING:
     from bertwright.inference.bert import Bert
+    from bertwright.inference.int8_gate import DevData, Measured, Verdict
     from bertwright.inference.int8_model import LayerCost
 
 SHOWN = 12  # layers in the table
@@ -74,14 +74,15 @@ def quantize(settings: QuantizeSettings, reporter: Reporter = SILENT) -> Verdict
     GateError if it is missed again, and ValueError for a model without int8 or without labels; nothing is written then.
     """
     check_inputs(settings)
-    from bertwright.inference.bert import open_model
+    from bertwright.inference.bert import open_in
+    from bertwright.inference.int8_gate import judge, measure, read_dev
     from bertwright.inference.int8_model import check_int8, linear_layers, quantize_layers, replace_layer, write_record
     from bertwright.interop.checksums import write_checksums
     from bertwright.training.context import execution_context
 
     with execution_context(DeviceSettings("cpu", "float32", settings.threads)) as context:
         folder = model_folder(settings.model)
-        bert = open_model(folder, context.device, context.dtype)
+        bert = open_in(context, folder)
         encoder = bert.model.encoder
         check_int8(encoder, context.device, settings.model)
         dev = read_dev(bert, settings.dev, settings.overrides, settings.split, settings.kind)
@@ -108,6 +109,7 @@ def quantize(settings: QuantizeSettings, reporter: Reporter = SILENT) -> Verdict
 
 def probe_layers(bert: Bert, dev: DevData) -> tuple[Measured, list[LayerCost]]:
     """Score the model in float32 and, on the way, measure the error of each layer in int8, largest first."""
+    from bertwright.inference.int8_gate import measure
     from bertwright.inference.int8_model import LayerCost, LayerProbe, linear_layers, replace_layer
 
     encoder = bert.model.encoder

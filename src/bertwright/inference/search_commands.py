@@ -8,9 +8,8 @@ from bertwright.base.files import read_json
 from bertwright.base.messages import shorten
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.inference.bert import Bert, load_in
-from bertwright.inference.search_index import IndexOptions, SearchIndex, write_index
+from bertwright.inference.search_index import SearchIndex, describe_index, write_index
 from bertwright.inference.search_settings import SearchBuildSettings, SearchQuerySettings
-from bertwright.interop.model_files import model_folder
 from bertwright.search.vector_index import MODEL, Document, Hit
 from bertwright.tables.retrieval_folders import read_documents
 from bertwright.text.decoding import TextCodec
@@ -21,11 +20,11 @@ from bertwright.training.context import execution_context
 def build(settings: SearchBuildSettings, reporter: Reporter = SILENT) -> None:
     """Write an index. Raises ValueError as `search.vector_index.build_index`."""
     with execution_context(settings.device) as context:
-        model = load_in(context, model_folder(settings.model))
+        model = load_in(context, settings.model)
         documents = (Document(*one) for path in settings.inputs for one in read_documents(path, settings.column))
         source = str(Path(settings.model).resolve() if Path(settings.model).exists() else settings.model)
-        options = IndexOptions(settings.dims, settings.precision, settings.bm25, settings.append, source)
-        number = write_index(model, documents, settings.index, options, reporter)
+        description = describe_index(model, settings.dims, settings.precision, settings.bm25, source)
+        number = write_index(documents, settings.index, model, description, settings.append, reporter)
     reporter.record(Line(f"{settings.index}: {number:,} documents"))
     reporter.record(Line(f'bertwright search query {settings.index} "a question"'))
 
@@ -37,11 +36,11 @@ def query(settings: SearchQuerySettings, reporter: Reporter = SILENT) -> list[li
         raise ValueError(f"{settings.index}: no index that says where its model is; name it with --model")
     queries = expand_stdin(settings.queries, TextCodec())
     with execution_context(settings.device) as context:
-        index = SearchIndex.open(settings.index, load_in(context, model_folder(name)))
+        index = SearchIndex.open(settings.index, load_in(context, name))
         depth = settings.top if settings.reranker else settings.number
         found = index.search(queries, depth, settings.by)
         if settings.reranker:
-            reranker = load_in(context, model_folder(settings.reranker))
+            reranker = load_in(context, settings.reranker)
             found = [rerank(reranker, text, hits, settings.number) for text, hits in zip(queries, found, strict=True)]
     for text, hits in zip(queries, found, strict=True):
         reporter.record(Heading(shorten(text)))

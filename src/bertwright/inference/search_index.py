@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, get_args, overload
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from bertwright.inference.python_inputs import check_text
 from bertwright.inference.text_vectors import embed_by_role, normalize_vectors
 from bertwright.models.pooling import Vectors
 from bertwright.search.vector_index import (
+    By,
     Document,
     Hit,
     IndexDescription,
@@ -28,19 +29,6 @@ from bertwright.search.vector_index import (
 )
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.unknown_rates import InputCounts
-
-By = Literal["vectors", "bm25", "fusion"]
-
-
-class IndexOptions(NamedTuple):
-    """How an index is built; see `SearchBuildSettings`."""
-
-    dims: int | None
-    precision: Precision
-    has_bm25: bool = True
-    append: bool = False
-    source: str = ""
-    """As in `IndexDescription`."""
 
 
 class SearchIndex:
@@ -70,7 +58,7 @@ class SearchIndex:
         that was trained for it. `precision`: float32; int8, a quarter of the size; or both, where int8 finds candidates
         that float32 orders. Raises ValueError for an existing index, and for numbers of texts and ids that differ.
         """
-        write_index(model, _make_documents(texts, ids), Path(folder), IndexOptions(dims, precision))
+        write_index(_make_documents(texts, ids), Path(folder), model, describe_index(model, dims, precision))
         return cls(VectorIndex(Path(folder)), model)
 
     @classmethod
@@ -100,7 +88,7 @@ class SearchIndex:
         texts, k = [*queries], min(top_k, len(self))
         if by == "bm25":
             return self.index.hits(self.index.find_by_words(texts, k))
-        if by not in ("vectors", "fusion"):
+        if by not in get_args(By):
             raise ValueError(f"by: expected vectors, bm25 or fusion, got {by!r}")
         vectors = self.embed_queries(texts)
         found = self.index.find_by_both(texts, vectors, k) if by == "fusion" else self.index.find_by_vectors(vectors, k)
@@ -121,30 +109,33 @@ def _make_documents(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator
         yield Document(str(name), check_text(text, f"text {place}"))
 
 
+def describe_index(
+    model: Bert, dims: int | None, precision: Precision, has_bm25: bool = True, source: str = ""
+) -> IndexDescription:
+    """Describe an index of a model's vectors. Raises ValueError for more `dims` than a vector has numbers."""
+    size = model.vector_size()
+    if dims is not None and not 0 < dims <= size:
+        raise ValueError(f"dims: expected 1 to {size}, the numbers of a vector, got {dims}")
+    return IndexDescription(describe_model(model), dims or size, precision, has_bm25, source)
+
+
 def write_index(
-    model: Bert,
     documents: Iterable[Document],
     folder: Path,
-    options: IndexOptions,
+    model: Bert,
+    description: IndexDescription,
+    append: bool = False,
     reporter: Reporter = SILENT,
 ) -> int:
     """Embed documents into an index; return how many it has."""
-    size, dims = model.vector_size(), options.dims
-    if dims is not None and not 0 < dims <= size:
-        raise ValueError(f"dims: expected 1 to {size}, the numbers of a vector, got {dims}")
     counts, total = InputCounts(), 0
-    description = IndexDescription(
-        describe_model(model), dims or size, options.precision, options.has_bm25, options.source
-    )
     embed = embed_by_role(model, counts)
+
+    def embed_documents(texts: Sequence[str]) -> Vectors:
+        return embed(texts, DOCUMENT)[:, : description.dims]
+
     with reporter.progress("embedding", None) as advance:
-        for number in build_index(
-            folder,
-            documents,
-            description,
-            lambda texts: embed(texts, DOCUMENT)[:, : description.dims],
-            options.append,
-        ):
+        for number in build_index(folder, documents, description, embed_documents, append):
             advance(number - total)
             total = number
     for warning in embedding_warnings(counts):

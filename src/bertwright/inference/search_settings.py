@@ -10,7 +10,7 @@ from bertwright.base.files import check_absent
 from bertwright.base.settings import Positional, check_choice, check_minimum, check_not_str
 from bertwright.interop.model_files import check_model
 from bertwright.search.mining import MiningRules
-from bertwright.search.vector_index import Precision
+from bertwright.search.vector_index import By, Precision
 from bertwright.text.sources import check_exist
 from bertwright.training.device_settings import InferenceDeviceSettings
 
@@ -58,7 +58,7 @@ class SearchQuerySettings:
     """Model that has built the index. Unset: the one at the same place as then."""
     number: int = 10
     """Documents per query."""
-    by: Literal["vectors", "bm25", "fusion"] = "vectors"
+    by: By = "vectors"
     """vectors: cosine; bm25: shared words; fusion: the sum of the reciprocal ranks of both."""
     reranker: str | None = None
     """Re-ranker that orders the first documents again."""

@@ -18,11 +18,10 @@ from bertwright.inference.text_vectors import pool_sequences
 from bertwright.models.encoder import EncoderModel
 from bertwright.systems.static.static_encoder import StaticConfig, StaticEncoder, static_modules
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
-from bertwright.vocabulary.tokenizer import TextTokenizer
 
 WITHOUT_VECTOR = re.compile(r"\[(unused\d+|PAD|UNK|CLS|SEP|MASK)\]|<(s|/s|pad|unk|mask)>")
 SMOOTHING = 1e-4  # a in the weight a / (a + p) of a token with probability p (Arora et al. 2017: SIF)
-CHUNK, BATCH_TOKENS = 2_048, 8_192  # tokens at a time, and per forward pass; they bound memory alone
+CHUNK = 2_048  # tokens at a time; bounds memory alone
 
 
 def save_static_model(teacher: Bert, size: int, folder: Path, reporter: Reporter) -> None:
@@ -36,7 +35,8 @@ def save_static_model(teacher: Bert, size: int, folder: Path, reporter: Reporter
         raise ValueError(
             f"static = {size}: expected at most {teacher.config.hidden_size}, as the teacher's states have"
         )
-    chosen = np.flatnonzero([not WITHOUT_VECTOR.fullmatch(token) for token in _tokens(teacher.tokenizer)])
+    tokens = map(teacher.tokenizer.token, range(teacher.tokenizer.vocab_size))
+    chosen = np.flatnonzero([not WITHOUT_VECTOR.fullmatch(token) for token in tokens])
     if len(chosen) <= size:
         raise ValueError(f"static = {size}: expected fewer than the {len(chosen)} tokens of the vocabulary; lower it")
     states = _token_states(teacher, chosen, reporter)
@@ -51,10 +51,6 @@ def save_static_model(teacher: Bert, size: int, folder: Path, reporter: Reporter
     Bert(EncoderModel(encoder), teacher.tokenizer, modules=static_modules()).save(folder)
 
 
-def _tokens(tokenizer: TextTokenizer) -> list[str]:
-    return [tokenizer.token(number) for number in range(tokenizer.vocab_size)]
-
-
 def _token_states(teacher: Bert, chosen: npt.NDArray[np.int64], reporter: Reporter) -> npt.NDArray[np.float32]:
     """Compute the mean state of each token between the special tokens, N × H."""
     states = np.empty((len(chosen), teacher.config.hidden_size), dtype=np.float32)
@@ -63,6 +59,6 @@ def _token_states(teacher: Bert, chosen: npt.NDArray[np.int64], reporter: Report
             ids = chosen[start : start + CHUNK].astype(np.uint32)
             one_each = SegmentTokens(ids, np.arange(len(ids)), np.ones(len(ids), dtype=np.int64))
             encoded = encode_segments([one_each], NO_LABELS, teacher.tokenizer, teacher.config.max_positions)
-            states[start : start + CHUNK] = pool_sequences(teacher.model.encoder, encoded, ("mean",), BATCH_TOKENS)
+            states[start : start + CHUNK] = pool_sequences(teacher.model.encoder, encoded, ("mean",))
             advance(len(ids))
     return states

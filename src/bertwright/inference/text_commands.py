@@ -14,7 +14,6 @@ from bertwright.inference.text_settings import (
     ScoreSettings,
     check_number_of_texts,
 )
-from bertwright.interop.model_files import model_folder
 from bertwright.text.decoding import FIX_INPUT, TextCodec
 from bertwright.text.stdin_texts import expand_stdin
 from bertwright.training.context import execution_context
@@ -22,10 +21,9 @@ from bertwright.training.context import execution_context
 
 def fill_masks(settings: FillMaskSettings, reporter: Reporter = SILENT) -> list[MaskPrediction]:
     """Return the candidates for each [MASK] of each text. Raises ValueError for a text without a [MASK]."""
-    folder = model_folder(settings.model)
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
-        predictions = load_in(context, folder).fill_mask(texts, settings.top_k)
+        predictions = load_in(context, settings.model).fill_mask(texts, settings.top_k)
     for prediction in predictions:
         reporter.record(prediction)
     return predictions
@@ -36,11 +34,10 @@ def score_next_sentences(settings: NextSentenceSettings, reporter: Reporter = SI
 
     Raises ValueError for fewer than two texts, and for a model that was pre-trained without this task.
     """
-    folder = model_folder(settings.model)
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     check_number_of_texts(texts)
     with execution_context(settings.device) as context:
-        probabilities = load_in(context, folder).next_sentence(texts[:-1], texts[1:])
+        probabilities = load_in(context, settings.model).next_sentence(texts[:-1], texts[1:])
     shown = ["", *(f"{probability:.1%}" for probability in probabilities)]
     reporter.record(Rows(("text", "follows the one before"), list(zip(texts, shown, strict=True)), texts=(0,)))
     return probabilities
@@ -51,10 +48,9 @@ def continue_texts(settings: GenerateSettings, reporter: Reporter = SILENT) -> l
 
     Raises ValueError for an empty prompt, and for a model that is not a left-to-right language model.
     """
-    folder = model_folder(settings.model)
     prompts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
-        generations = load_in(context, folder).generate(prompts, settings.generation)
+        generations = load_in(context, settings.model).generate(prompts, settings.generation)
     rows = [
         (prompt, generation.text, f"{generation.log_probability:.2f}")
         for prompt, generation in zip(prompts, generations, strict=True)
@@ -69,10 +65,9 @@ def score_texts(settings: ScoreSettings, reporter: Reporter = SILENT) -> list[Te
 
     Raises ValueError for a text without a token to predict, and for a model that is no left-to-right language model.
     """
-    folder = model_folder(settings.model)
     texts = expand_stdin(settings.texts, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
-        scores = load_in(context, folder).score(texts)
+        scores = load_in(context, settings.model).score(texts)
     total = TextScore(sum(score.log_probability for score in scores), sum(score.tokens for score in scores))
     named = [*zip(texts, scores, strict=True), *([("all together", total)] if len(texts) > 1 else [])]
     rows = [

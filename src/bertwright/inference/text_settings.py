@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bertwright.base.settings import MAX_SEED, Positional, check_limit, check_minimum, check_not_str, check_range
-from bertwright.interop.model_files import model_folder
+from bertwright.interop.model_files import check_model
 from bertwright.text.sources import STDIN
 from bertwright.training.device_settings import DeviceSettings
 
@@ -23,9 +23,7 @@ class FillMaskSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_not_str(self, "texts")
-        if not self.texts:
-            raise ValueError('no text given; for example: bertwright fill-mask MODEL "Paris is the [MASK] of France."')
+        check_texts(self, 'fill-mask MODEL "Paris is the [MASK] of France."')
 
 
 @dataclass(frozen=True)
@@ -105,9 +103,7 @@ class GenerateSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_not_str(self, "texts")
-        if not self.texts:
-            raise ValueError('no text given; for example: bertwright generate MODEL "It was a dark night"')
+        check_texts(self, 'generate MODEL "It was a dark night"')
 
 
 @dataclass(frozen=True)
@@ -122,9 +118,14 @@ class ScoreSettings:
     device: DeviceSettings = field(default_factory=DeviceSettings)
 
     def __post_init__(self) -> None:
-        check_not_str(self, "texts")
-        if not self.texts:
-            raise ValueError('no text given; for example: bertwright score MODEL "The bear sleeps."')
+        check_texts(self, 'score MODEL "The bear sleeps."')
+
+
+def check_texts(settings: FillMaskSettings | GenerateSettings | ScoreSettings, example: str) -> None:
+    """Raise ValueError, with an example of the command, for settings without a text."""
+    check_not_str(settings, "texts")
+    if not settings.texts:
+        raise ValueError(f"no text given; for example: bertwright {example}")
 
 
 def check_number_of_texts(texts: tuple[str, ...] | list[str]) -> None:
@@ -135,4 +136,4 @@ def check_number_of_texts(texts: tuple[str, ...] | list[str]) -> None:
 
 def check_inputs(settings: FillMaskSettings | NextSentenceSettings | GenerateSettings | ScoreSettings) -> None:
     """Check the model without torch. Raises ValueError for a folder that has none."""
-    model_folder(settings.model)
+    check_model(settings.model)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 NUM_SPECIAL = 2  # [CLS] and [SEP] around every window
-BATCH_TOKENS = 8_192
+BATCH_TOKENS = 8_192  # per forward pass: bounds memory and changes no result
 
 
 class Windows(NamedTuple):
@@ -71,15 +71,19 @@ def encode_sentences(
     return encoded, skip
 
 
+def role_prompt(model: Bert, role: str) -> str | None:
+    """Return the name of a model's prompt for a role of texts, query or document; None if it has none."""
+    return role if model.sentence_modules and role in model.sentence_modules.prompts else None
+
+
 def embed_by_role(model: Bert, counts: InputCounts, advance: Callable[[int], None] = lambda _: None) -> Embed:
     """Return a function of texts and their role; a prompt with the role's name, if any, comes before each text."""
 
     def embed(texts: Sequence[str], role: str) -> Vectors:
-        modules = model.sentence_modules
-        prompt = modules.role_prompt(role) if modules else None
+        prompt = role_prompt(model, role)
         parts = [np.empty((0, model.vector_size()), np.float32)]
         for chunk in split_into_chunks(texts):
-            vectors, more = model.embed_and_count(chunk, None, None, BATCH_TOKENS, None, prompt)
+            vectors, more = model.embed_and_count(chunk, prompt_name=prompt)
             parts.append(vectors)
             counts.add(more)
             advance(len(chunk))
@@ -89,7 +93,7 @@ def embed_by_role(model: Bert, counts: InputCounts, advance: Callable[[int], Non
 
 
 def pool_sequences(
-    encoder: TextEncoder, encoded: Encoded, modes: Sequence[str], batch_tokens: int, skip: int = 0
+    encoder: TextEncoder, encoded: Encoded, modes: Sequence[str], batch_tokens: int = BATCH_TOKENS, skip: int = 0
 ) -> Vectors:
     """Compute the vector of each sequence, one mode after the other, without its first `skip` tokens."""
     pooled = np.empty((len(encoded.lengths), len(modes) * encoder.config.hidden_size), dtype=np.float32)

@@ -188,5 +188,4 @@ def _describe_training(settings: Mapping[str, Any], data: Mapping[str, str]) -> 
 
 
 def _cell(value: object) -> str:
-    """Return a value as a cell of a table in Markdown."""
     return re.sub(r"[\s|<>`]+", " ", str(value)).strip()

@@ -64,24 +64,20 @@ class SentenceModules:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """The files that a saved model needs, by their path in the folder."""
 
-    @torch.inference_mode()
-    def apply_layers(self, vectors: Tensor, normalize: bool | None) -> Tensor:
+    def transform(self, vectors: Tensor, normalize: bool | None = False) -> Tensor:
         """Apply the modules after the pooling to N vectors; `normalize` False omits the normalization among them."""
         for layer in self.layers:
             if normalize is not False or layer is not nn.functional.normalize:
-                vectors = layer(vectors)
-        return vectors[:, : self.size]
-
-    def transform(self, vectors: Tensor) -> Tensor:
-        """Apply the modules after the pooling to N vectors, with gradients; all but a normalization."""
-        for layer in self.layers:
-            if layer is not nn.functional.normalize:
                 vectors = (layer.to(vectors.device) if isinstance(layer, nn.Module) else layer)(vectors)
         return vectors[:, : self.size]
 
     def vector_size(self, hidden_size: int) -> int:
         """Return the numbers per vector of a model with this hidden size."""
         return len(self.modes) * hidden_size if self.size is None else self.size
+
+    def limit(self, positions: int) -> int:
+        """Return the tokens at which a text is truncated, in a model with this number of positions."""
+        return min(self.max_length or positions, positions)
 
     def prompt(self, name: str | None) -> str:
         """Return the text of a prompt; None: of the default one. Raises ValueError for a name that the folder lacks."""
@@ -90,9 +86,8 @@ class SentenceModules:
             raise ValueError(f"prompt_name: expected one of {', '.join(self.prompts) or '(none)'}, got {name!r}")
         return "" if name is None else self.prompts[name]
 
-    def role_prompt(self, role: str) -> str | None:
-        """Return the name of the prompt for a role of texts, query or document; None if the folder has none."""
-        return role if role in self.prompts else None
+
+MEAN = SentenceModules(("mean",), layers=(nn.functional.normalize,))  # of a folder without modules
 
 
 class Dense(nn.Module):
@@ -312,7 +307,7 @@ def _check_sizes(modules: SentenceModules, path: Path, hidden_size: Any) -> None
     if type(hidden_size) is not int or hidden_size < 1:
         return  # the configuration of the model is checked elsewhere
     try:
-        size = modules.apply_layers(torch.zeros(1, len(modules.modes) * hidden_size), normalize=None).shape[1]
+        size = modules.transform(torch.zeros(1, len(modules.modes) * hidden_size), normalize=None).shape[1]
     except RuntimeError as error:
         raise ValueError(f"{path}: the modules do not fit one another ({error}); download the folder again") from None
     if size != modules.vector_size(hidden_size):

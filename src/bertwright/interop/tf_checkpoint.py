@@ -146,7 +146,6 @@ def read_entries(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def read_handle(data: bytes, offset: int) -> tuple[tuple[int, int], int]:
-    """Return a block's offset and size, and the offset after this handle."""
     block_offset, offset = read_varint(data, offset)
     block_size, offset = read_varint(data, offset)
     return (block_offset, block_size), offset
@@ -174,7 +173,6 @@ def parse_messages(message: bytes, number: int) -> list[bytes]:
 
 
 def parse_fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield number and value of each field of a protocol-buffer message."""
     offset = 0
     while offset < len(message):
         tag, offset = read_varint(message, offset)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bertwright.base.files import atomic_file, read_utf8, write_text
-from bertwright.search.exact_search import Ints, Neighbours
+from bertwright.search.exact_search import Ints, Neighbours, empty_neighbours
 
 # scipy takes a while to import, so the functions import it.
 
@@ -73,7 +73,7 @@ class Bm25:
         Documents without a word of the query are not found: position -1, score -inf.
         """
         size = self.weights.shape[1]
-        positions, scores = np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32)
+        positions, scores = nearest = empty_neighbours(len(queries), k)
         for number, query in enumerate(queries):
             sums = self.score(query)
             found = np.flatnonzero(sums)
@@ -82,7 +82,7 @@ class Bm25:
                 found = found[sums[found] >= floor]
             found = found[np.lexsort((found, -sums[found]))][: min(k, size)]
             positions[number, : len(found)], scores[number, : len(found)] = found, sums[found]
-        return Neighbours(positions, scores)
+        return nearest
 
     def score(self, query: str) -> Any:
         """Compute the score of each document, N float32."""
@@ -95,7 +95,6 @@ class Bm25:
         return sums.astype(np.float32)
 
     def save(self, folder: Path) -> None:
-        """Write the words and their weights as files of a folder."""
         from scipy import sparse
 
         write_text(folder / TERMS, "".join(f"{term}\n" for term in self.numbers))

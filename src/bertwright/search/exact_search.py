@@ -52,16 +52,17 @@ def find_nearest(
     """
     parts = [
         _search(queries[first : first + QUERIES], vectors, k, scales) for first in range(0, len(queries), QUERIES)
-    ] or [_empty(0, k)]
+    ] or [empty_neighbours(0, k)]
     return Neighbours(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _empty(queries: int, k: int) -> Neighbours:
+def empty_neighbours(queries: int, k: int) -> Neighbours:
+    """Return the neighbours of queries that have found no vector yet."""
     return Neighbours(np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32))
 
 
 def _search(queries: Vectors, vectors: npt.NDArray[np.generic], k: int, scales: Vectors | None) -> Neighbours:
-    best = _empty(len(queries), k)
+    best = empty_neighbours(len(queries), k)
     # Twice the error of a float32 sum of D products, on both sides of the comparison.
     margins = 4 * queries.shape[1] * np.finfo(np.float32).eps * np.linalg.norm(queries, axis=1)
     rounded: list[RoundedQuery] = []

@@ -28,10 +28,18 @@ from bertwright.base.files import digest_bytes, ensure_folder, lock_folder, read
 from bertwright.base.foreign import check_links, open_regular
 from bertwright.base.npy import npy_header
 from bertwright.search.bm25 import POSTINGS, Bm25
-from bertwright.search.exact_search import Neighbours, Vectors, find_nearest, score_pairs, unit_vectors
+from bertwright.search.exact_search import (
+    Neighbours,
+    Vectors,
+    empty_neighbours,
+    find_nearest,
+    score_pairs,
+    unit_vectors,
+)
 from bertwright.search.fusion import fuse_rankings
 
 Precision = Literal["float32", "int8", "both"]
+By = Literal["vectors", "bm25", "fusion"]
 EmbedDocuments = Callable[[Sequence[str]], Vectors]
 
 INDEX, DOCUMENTS, ENDS, MODEL = "index.json", "documents.jsonl", "ends.npy", "model.json"
@@ -83,7 +91,6 @@ class IndexDescription:
         return files
 
     def to_record(self) -> dict[str, Any]:
-        """Return the description as a JSON object."""
         return {"format": 1, "model": dict(self.model), "dims": self.dims, "precision": self.precision} | {
             "bm25": self.has_bm25
         }
@@ -218,7 +225,6 @@ def _map(folder: Path, name: str, description: IndexDescription, count: int) -> 
 
 
 def read_all(folder: Path, count: int) -> Iterator[Document]:
-    """Yield the first `count` documents."""
     with open_regular(folder / DOCUMENTS) as file:
         for line in islice(file, count):
             yield Document(*json.loads(line))
@@ -271,16 +277,15 @@ class VectorIndex:
         """Find documents by the sum of their reciprocal ranks in both orders."""
         depth = min(max(FUSED, k), self.size)
         both = (self.find_by_vectors(vectors, depth), self.find_by_words(queries, depth))
-        positions, scores = np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf, np.float32)
+        positions, scores = nearest = empty_neighbours(len(queries), k)
         for number in range(len(queries)):
             ranked = fuse_rankings([[place for place in one.positions[number].tolist() if place >= 0] for one in both])
             best = [*ranked.items()][:k]
             positions[number, : len(best)] = [place for place, _ in best]
             scores[number, : len(best)] = [score for _, score in best]
-        return Neighbours(positions, scores)
+        return nearest
 
     def hits(self, found: Neighbours) -> list[list[Hit]]:
-        """Return the documents that were found, for each query."""
         ends = self.arrays[ENDS]
         with open_regular(self.folder / DOCUMENTS) as file:
             return [

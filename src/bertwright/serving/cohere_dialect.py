@@ -49,7 +49,6 @@ class RerankReply(Struct):
 
 
 def rerank(models: ServedModels, body: RerankRequest, name: Name) -> Job:
-    """Prepare an order of documents."""
     texts = [document if isinstance(document, str) else document.text for document in body.documents]
 
     def reply(request: Request) -> RerankReply:

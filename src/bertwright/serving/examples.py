@@ -37,7 +37,6 @@ def read_examples(models: Sequence[ServedModel], paths: Sequence[str]) -> None:
 
 
 def to_body(example: Any) -> dict[str, Any]:
-    """Return the body of a request with an example."""
     match example:
         case TextExample(text=text, text_pair=None):
             return {"texts": text}

@@ -11,7 +11,6 @@ import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from typing import Any
 
 from msgspec import DecodeError, ValidationError
 from msgspec.json import Decoder
@@ -23,26 +22,18 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bertwright.base.messages import escape_control
-from bertwright.serving import (
-    cohere_dialect,
-    document_routes,
-    hugging_face_dialect,
-    openai_dialect,
-    tei_dialect,
-    typed_routes,
-)
+from bertwright.serving import cohere_dialect, hugging_face_dialect, openai_dialect, tei_dialect, typed_routes
 from bertwright.serving.batcher import Batcher, Request
-from bertwright.serving.errors import HttpError
 from bertwright.serving.examples import read_examples
 from bertwright.serving.openapi import describe_api
 from bertwright.serving.protection import Protection
-from bertwright.serving.replies import error_response, json_response
+from bertwright.serving.replies import HttpError, error_response, json_response
 from bertwright.serving.route import Job, Route
 from bertwright.serving.served_models import ServedModels
 from bertwright.serving.serving_metrics import CONTENT_TYPE, ServingMetrics
 
 log = logging.getLogger("bertwright.serving")
-DIALECTS = (typed_routes, document_routes, tei_dialect, openai_dialect, cohere_dialect, hugging_face_dialect)
+DIALECTS = (typed_routes, tei_dialect, openai_dialect, cohere_dialect, hugging_face_dialect)
 ROUTES: tuple[Route, ...] = tuple(route for dialect in DIALECTS for route in dialect.ROUTES)
 MAX_RESULTS = 100_000  # of a request: candidates for masks, documents found
 CLIENT_GONE = 499  # nginx' status of a request whose client has left; nobody receives it
@@ -126,7 +117,6 @@ class Server:
 
 
 async def wait_until_gone(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -140,7 +130,6 @@ class PostEndpoint:
         self.label = route.path.strip("/") or "task"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         server, metrics = self.server, self.server.metrics
         began, body = time.perf_counter(), b""
         metrics.count.labels(self.label).inc()
@@ -204,50 +193,23 @@ def reply_headers(request: Request, total_s: float) -> dict[str, str]:
     return headers
 
 
-def get_endpoint(route: Route, server: Server) -> Any:
-    """Return the function of a GET route."""
+def make_path(route: Route, server: Server) -> Path:
+    if route.method == "POST":
+        return Path(route.path, PostEndpoint(route, server), methods=["POST"])
 
     async def endpoint(request: HttpRequest) -> Response:
-        try:
-            return json_response(route.prepare(server.models))
-        except HttpError as error:
-            return error_response(error, route.path)
+        return json_response(route.prepare(server.models))
 
-    return endpoint
-
-
-class Root:
-    """The path /: the page for GET, a task for POST."""
-
-    def __init__(self, post: PostEndpoint, page: str) -> None:
-        self.post, self.page = post, HTMLResponse(page)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        await (self.post if scope["method"] == "POST" else self.page)(scope, receive, send)
-
-
-def make_path(route: Route, server: Server, page: str) -> Path:
-    """Return a route as Starlette's."""
-    if route.method == "GET":
-        return Path(route.path, get_endpoint(route, server))
-    post = PostEndpoint(route, server)
-    return (
-        Path("/", Root(post, page), methods=["GET", "POST"])
-        if route.path == "/"
-        else Path(route.path, post, methods=["POST"])
-    )
+    return Path(route.path, endpoint)
 
 
 def plain_routes(server: Server) -> list[Path]:
-    """Return the routes that answer without a model: the document, health and metrics."""
+    """Return the routes that answer without a model: the page, the document, health and metrics."""
+    page = HTMLResponse(files("bertwright.serving").joinpath("page.html").read_text(encoding="utf-8"))
 
     async def health(request: HttpRequest) -> Response:
-        try:
-            server.models.check_ready()
-            return json_response({"status": "ok"})
-        except HttpError as error:
-            return error_response(error, "/health")
+        server.models.check_ready()
+        return json_response({"status": "ok"})
 
     async def metrics(request: HttpRequest) -> Response:
         return Response(server.metrics.render(len(server.batcher.waiting)), media_type=CONTENT_TYPE)
@@ -255,15 +217,16 @@ def plain_routes(server: Server) -> list[Path]:
     async def api(request: HttpRequest) -> Response:
         return json_response(describe_api(ROUTES))
 
-    return [Path("/openapi.json", api), Path("/health", health), Path("/metrics", metrics)]
+    answers = {"/openapi.json": api, "/health": health, "/metrics": metrics}
+    return [Path("/", page, methods=["GET"]), *(Path(path, answer) for path, answer in answers.items())]
 
 
 async def http_error(request: HttpRequest, error: Exception) -> Response:
-    """Answer what Starlette rejects: unknown paths and methods."""
-    assert isinstance(error, HTTPException)
-    return error_response(
-        HttpError(error.detail, error.status_code, "Validation", error.headers or {}), request.url.path
-    )
+    """Answer an error of a route without a body, and what Starlette rejects: unknown paths and methods."""
+    if isinstance(error, HTTPException):
+        error = HttpError(error.detail, error.status_code, "Validation", error.headers)
+    assert isinstance(error, HttpError)
+    return error_response(error, request.url.path)
 
 
 def make_app(models: ServedModels) -> ASGIApp:
@@ -274,7 +237,6 @@ def make_app(models: ServedModels) -> ASGIApp:
     settings = models.settings
     read_examples([*models.by_name.values()], settings.examples)
     server = Server(models)
-    page = files("bertwright.serving").joinpath("page.html").read_text(encoding="utf-8")
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -293,8 +255,9 @@ def make_app(models: ServedModels) -> ASGIApp:
         yield
         await asyncio.to_thread(server.batcher.close)
 
-    routes = [*plain_routes(server), *(make_path(route, server, page) for route in ROUTES)]
-    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers={HTTPException: http_error})
+    routes = [*plain_routes(server), *(make_path(route, server) for route in ROUTES)]
+    handlers = {HTTPException: http_error, HttpError: http_error}
+    app = Starlette(routes=routes, lifespan=lifespan, exception_handlers=handlers)
     hosts, origins = ({name.lower() for name in names} for names in (settings.allow_hosts, settings.allow_origins))
     return Protection(app, settings.key, hosts, origins)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from msgspec import Struct, convert, field
 
 from bertwright.serving.batcher import Request
-from bertwright.serving.errors import HttpError
+from bertwright.serving.replies import HttpError
 from bertwright.serving.route import Count, Dimensions, Job, Name, Route, make_job, to_list
 from bertwright.serving.served_models import ServedModels
 from bertwright.serving.tei_dialect import (
@@ -182,7 +182,6 @@ def answer_question(models: ServedModels, given: Question, parameters: Parameter
 
 
 def compute_vectors(models: ServedModels, body: TaskRequest, name: str) -> Job:
-    """Prepare the vectors of texts."""
     read_parameters(body.parameters)
     request = EmbedRequest(
         inputs=body.inputs, normalize=body.normalize, truncate=body.truncate, prompt_name=body.prompt_name,  # type: ignore[arg-type]

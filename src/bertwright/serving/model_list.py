@@ -39,7 +39,6 @@ class ModelList(Struct):
 
 
 def list_models(models: ServedModels) -> ModelList:
-    """Describe the models."""
     entries = []
     for model in models.by_name.values():
         bert, task = model.bert, model.bert.task

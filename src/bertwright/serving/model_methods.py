@@ -12,16 +12,16 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from bertwright.inference.bert import SAMPLED, Bert
+from bertwright.inference.bert import SAMPLED, Bert, check_task, predict_examples
 from bertwright.inference.generation import generate_texts, to_generator
 from bertwright.inference.python_inputs import ranking_example, tag_example
 from bertwright.inference.search_commands import rerank
-from bertwright.inference.search_index import By, SearchIndex
+from bertwright.inference.search_index import SearchIndex
 from bertwright.inference.text_settings import GenerationSettings
-from bertwright.search.vector_index import Hit
+from bertwright.inference.text_vectors import role_prompt
+from bertwright.search.vector_index import By, Hit
 from bertwright.tables.tag_example import TagExample
 from bertwright.tasks.embedding_scores import QUERY
-from bertwright.tasks.prediction import predict_chunks
 from bertwright.tasks.question_answering import QuestionAnswering
 from bertwright.tasks.reranking import Reranking
 from bertwright.tasks.tagging import Tagging
@@ -126,10 +126,8 @@ def embedding_length(
     bert: Bert, pooling: str | None = None, max_length: int | None = None, **options: Any
 ) -> int | None:
     """Return the tokens at which a text is truncated; None if it is read in windows, without a folder's own modules."""
-    modules, positions = bert.sentence_modules, bert.config.max_positions
-    if modules is None or pooling is not None:
-        return None
-    return max_length or min(modules.max_length or positions, positions)
+    modules = bert.sentence_modules
+    return None if modules is None or pooling is not None else max_length or modules.limit(bert.config.max_positions)
 
 
 def with_prompt(
@@ -144,16 +142,6 @@ def embedding_form(bert: Bert, pooling: str | None = None, **options: Any) -> Fo
     """Return how `Bert.embed` tokenizes."""
     modules = None if pooling else bert.sentence_modules
     return "lowercase" if modules and modules.lowercase else "typed"
-
-
-def classify(bert: Bert, items: Sequence[Any]) -> Sequence[Any]:
-    """Classify texts or pairs of texts."""
-    return bert.classify(items)
-
-
-def choose(bert: Bert, items: Sequence[Any], endings: int = 2) -> Sequence[Any]:
-    """Choose endings; all items have the same number of `endings`, because the model reads no others together."""
-    return bert.choose([prompt for prompt, _ in items], [given for _, given in items])
 
 
 class Document:
@@ -173,26 +161,16 @@ class Document:
 
 def tag(bert: Bert, items: Sequence[Any], document: bool = False) -> Sequence[Any]:
     """Tag texts or, with `document`, sentences: a `Document` and an index each."""
-    if not document or not isinstance(bert.task, Tagging):
-        return bert.tag([*items])
-    return predict(bert, [owner.examples(bert.task)[index] for owner, index in items])
+    if not document:
+        return bert.tag(items)
+    task = check_task(bert, "tag", Tagging, Tagging.kind)
+    return [*predict_examples(bert, task, [owner.examples(task)[index] for owner, index in items])]
 
 
 def tagged_sequences(bert: Bert, item: Any, document: bool = False) -> list[list[str]]:
     """Return a text, or its words as one text."""
     text = item[0].sentences[item[1]] if document else item
     return [[text if isinstance(text, str) else " ".join(text)]]
-
-
-def predict(bert: Bert, examples: Sequence[Any]) -> list[Any]:
-    """Return the predictions of the model's task for examples."""
-    chunks = predict_chunks(bert.model, bert.task, bert.tokenizer, examples)  # type: ignore[arg-type]
-    return [prediction for chunk in chunks for prediction in chunk.predictions]
-
-
-def answer(bert: Bert, items: Sequence[Any]) -> Sequence[Any]:
-    """Answer questions, each about its own context."""
-    return bert.answer([question for question, _ in items], [context for _, context in items])
 
 
 def long_questions(bert: Bert, items: Sequence[Any]) -> list[bool]:
@@ -205,24 +183,12 @@ def long_questions(bert: Bert, items: Sequence[Any]) -> list[bool]:
 
 def rank(bert: Bert, items: Sequence[Any]) -> Sequence[float]:
     """Score pairs of a query and a text as `Bert.rank` does."""
-    if not isinstance(bert.task, Reranking):
-        bert.rank("a", ["b"])  # raises the message of the Python interface
+    task = check_task(bert, "rank", Reranking, Reranking.kind)
     examples = [ranking_example(query, [text], n) for n, (query, text) in enumerate(items)]
-    return [score for (score,) in predict(bert, examples)]
-
-
-def fill_mask(bert: Bert, items: Sequence[Any], top_k: int = 5) -> Sequence[Any]:
-    """Predict the tokens for each [MASK]."""
-    return bert.fill_mask(items, top_k)
-
-
-def next_sentence(bert: Bert, items: Sequence[Any]) -> Sequence[float]:
-    """Predict whether the second text of each pair follows the first."""
-    return bert.next_sentence([first for first, _ in items], [second for _, second in items])
+    return [score for (score,) in predict_examples(bert, task, examples)]
 
 
 def count_masks(bert: Bert, item: str) -> int:
-    """Count the masks of a text."""
     return sum(map(item.count, {"[MASK]", bert.tokenizer.token(bert.tokenizer.mask_id)}))
 
 
@@ -243,16 +209,6 @@ def generate(bert: Bert, items: Sequence[Any], settings: GenerationSettings = SA
 def new_tokens(bert: Bert, item: Any, tokens: int, settings: GenerationSettings = SAMPLED) -> int:
     """Return the tokens that a prompt's hypotheses get."""
     return min(settings.max_new_tokens, bert.config.max_positions) * settings.num_beams
-
-
-def score(bert: Bert, items: Sequence[Any]) -> Sequence[Any]:
-    """Score texts with a left-to-right language model."""
-    return bert.score(items)
-
-
-def embed(bert: Bert, items: Sequence[Any], **options: Any) -> Any:
-    """Compute vectors of texts, N × H."""
-    return bert.embed(items, **options)
 
 
 def attend(bert: Bert, items: Sequence[Any]) -> Sequence[Any]:
@@ -281,8 +237,7 @@ def searched_length(bert: Bert, by: By, **options: Any) -> int | None:
 
 def searched_sequences(bert: Bert, item: str, **options: Any) -> list[list[str]]:
     """Return a query after the prompt that queries get."""
-    modules = bert.sentence_modules
-    return with_prompt(bert, item, prompt_name=modules.role_prompt(QUERY) if modules else None)
+    return with_prompt(bert, item, prompt_name=role_prompt(bert, QUERY))
 
 
 def reranked_tokens(bert: Bert, item: str, tokens: int, **options: Any) -> int:
@@ -293,21 +248,27 @@ def reranked_tokens(bert: Bert, item: str, tokens: int, **options: Any) -> int:
 
 METHODS = {
     "classify": Method(
-        classify, lambda bert: PAIRS if getattr(bert.task, "text_pair", None) else PROBES, task_length,
+        lambda bert, items: bert.classify(items),
+        lambda bert: PAIRS if getattr(bert.task, "text_pair", None) else PROBES, task_length,
         lambda bert, item: [flatten(item)] * (2 if getattr(bert.task, "both_orders", False) else 1),
     ),
     "choose": Method(
-        choose, lambda bert: [("a bear", ("sees", "a tree")), ("a", ("b", "c"))], task_length,
+        # All items have the same number of `endings`, because the model reads no others together.
+        lambda bert, items, endings=2: bert.choose(*zip(*items, strict=True)),
+        lambda bert: [("a bear", ("sees", "a tree")), ("a", ("b", "c"))], task_length,
         lambda bert, item, **options: [(item[0], ending) for ending in item[1]],
     ),
     "tag": Method(
         tag, lambda bert: PROBES, sequences=tagged_sequences,
         added=lambda bert, item, tokens, document=False: task_length(bert) if document else 0,
     ),
-    "answer": Method(answer, lambda bert: PAIRS, lost=long_questions),
+    "answer": Method(
+        lambda bert, items: bert.answer(*zip(*items, strict=True)), lambda bert: PAIRS, lost=long_questions
+    ),
     "rank": Method(rank, lambda bert: PAIRS, task_length),
     "fill-mask": Method(
-        fill_mask, lambda bert: [f"{text} {bert.tokenizer.token(bert.tokenizer.mask_id)}" for text in PROBES],
+        lambda bert, items, top_k=5: bert.fill_mask(items, top_k),
+        lambda bert: [f"{text} {bert.tokenizer.token(bert.tokenizer.mask_id)}" for text in PROBES],
         added=windows_of_masks, results=lambda bert, item, top_k=5: count_masks(bert, item) * top_k,
         form=lambda bert, **options: "typed",
     ),
@@ -315,9 +276,17 @@ METHODS = {
         generate, lambda bert: [(0, "a bear")], sequences=lambda bert, item, **options: [item[1:]], added=new_tokens,
         form=lambda bert, **options: "raw",
     ),
-    "embed": Method(embed, lambda bert: PROBES, embedding_length, with_prompt, form=embedding_form),
-    "next-sentence": Method(next_sentence, lambda bert: PAIRS, task_length),
-    "score": Method(score, lambda bert: PROBES, form=lambda bert: "typed" if bert.model.reads_marks else "raw"),
+    "embed": Method(
+        lambda bert, items, **options: bert.embed(items, **options), lambda bert: PROBES, embedding_length, with_prompt,
+        form=embedding_form,
+    ),
+    "next-sentence": Method(
+        lambda bert, items: bert.next_sentence(*zip(*items, strict=True)), lambda bert: PAIRS, task_length
+    ),
+    "score": Method(
+        lambda bert, items: bert.score(items), lambda bert: PROBES,
+        form=lambda bert: "typed" if bert.model.reads_marks else "raw",
+    ),
     "attention": Method(attend, lambda bert: [("a bear", None)], form=lambda bert: "typed"),
 }  # fmt: skip
 """Methods by name, in the order in which a model's own one comes first."""

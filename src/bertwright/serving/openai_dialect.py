@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from bertwright.serving.batcher import Request
-from bertwright.serving.errors import HttpError
+from bertwright.serving.replies import HttpError
 from bertwright.serving.route import Dimensions, Job, Name, Route, make_job
 from bertwright.serving.served_models import ServedModels
 
@@ -96,7 +96,6 @@ class OpenAiModels(Struct, kw_only=True):
 
 
 def list_models(models: ServedModels) -> OpenAiModels:
-    """List the names of the models."""
     return OpenAiModels(data=[OpenAiModel(id=name) for name in models.by_name])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -19,17 +19,15 @@ ERRORS = {
 
 
 def describe_api(routes: Sequence[Route]) -> dict[str, Any]:
-    """Return the document of some routes."""
     types = [kind for route in routes for kind in (route.body or ErrorReply, route.reply)]
     schemas, components = schema_components(
         [*types, ErrorReply, OpenAiError], ref_template="#/components/schemas/{name}"
     )
     error = {"anyOf": [*schemas[-2:]]}
-    by_route = zip(schemas[::2], schemas[1::2], routes, strict=False)
-    paths: dict[str, Any] = {}
-    for body, reply, route in by_route:
-        paths.setdefault(route.path, {})[route.method.lower()] = describe_route(route, body, reply, error)
     errors = {str(status): describe_content(text, error) for status, text in ERRORS.items()}
+    paths: dict[str, Any] = {}
+    for body, reply, route in zip(schemas[::2], schemas[1::2], routes, strict=False):
+        paths.setdefault(route.path, {})[route.method.lower()] = describe_route(route, body, reply, errors)
     page = {"description": "HTML", "content": {"text/html": {"schema": {"type": "string"}}}}
     paths["/"]["get"] = {"summary": "Show the page", "responses": {"200": page, **errors}}
     return {
@@ -40,10 +38,9 @@ def describe_api(routes: Sequence[Route]) -> dict[str, Any]:
     }
 
 
-def describe_route(route: Route, body: Any, reply: Any, error: Any) -> dict[str, Any]:
-    """Return the operation of a route."""
-    operation: dict[str, Any] = {"summary": route.summary, "responses": {"200": describe_content("the reply", reply)}}
-    operation["responses"] |= {str(status): describe_content(text, error) for status, text in ERRORS.items()}
+def describe_route(route: Route, body: Any, reply: Any, errors: Mapping[str, Any]) -> dict[str, Any]:
+    responses = {"200": describe_content("the reply", reply), **errors}
+    operation: dict[str, Any] = {"summary": route.summary, "responses": responses}
     if route.body is not None:
         operation["requestBody"] = describe_content("", body) | {"required": True}
     if "{name}" in route.path:
@@ -52,5 +49,4 @@ def describe_route(route: Route, body: Any, reply: Any, error: Any) -> dict[str,
 
 
 def describe_content(text: str, schema: Any) -> dict[str, Any]:
-    """Return a body or a response in JSON."""
     return {"description": text, "content": {"application/json": {"schema": schema}}}

@@ -17,8 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from bertwright.serving.errors import HttpError
-from bertwright.serving.replies import error_response
+from bertwright.serving.replies import HttpError, error_response
 
 CHALLENGE = {"WWW-Authenticate": 'Bearer realm="bertwright", Basic realm="bertwright", charset="UTF-8"'}
 

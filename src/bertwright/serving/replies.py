@@ -1,4 +1,4 @@
-"""Replies in JSON."""
+"""Replies in JSON, and the error of a request that is answered with one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,22 @@ from msgspec import Struct
 from msgspec.json import Encoder
 from starlette.responses import Response
 
-from bertwright.serving.errors import HttpError
-
 encode = Encoder().encode
+
+
+class HttpError(Exception):
+    """A request that is answered with an error.
+
+    `kind` is the `error_type` of text-embeddings-inference: Validation, Tokenizer, Backend (the model cannot do it),
+    Overloaded, Unhealthy (it starts, or is about to end).
+    """
+
+    def __init__(self, message: str, status: int, kind: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.headers = status, kind, headers or {}
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.status, self.kind, self.headers)
 
 
 class ErrorReply(Struct):

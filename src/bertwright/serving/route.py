@@ -45,7 +45,6 @@ class Route(NamedTuple):
 
 
 def to_list(texts: Texts) -> list[str]:
-    """Return one or several texts as a list."""
     return [texts] if isinstance(texts, str) else texts
 
 

@@ -45,13 +45,11 @@ def serve(settings: ServeSettings, reporter: Reporter = SILENT) -> None:
 
 def bind(host: str, port: int) -> socket.socket:
     """Return a socket that listens. Raises ValueError for an address that is not free or not of this machine."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    is_ipv6 = ":" in host
     try:
-        listener.bind((host, port))
-        listener.listen(MAX_PENDING)  # here: two sockets that do not listen yet may have the same address
+        return socket.create_server(
+            (host, port), family=socket.AF_INET6 if is_ipv6 else socket.AF_INET, backlog=MAX_PENDING,
+            dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
+        )  # fmt: skip
     except OSError as error:
-        listener.close()
         raise ValueError(f"--host {host} --port {port}: {error.strerror}; choose another address") from None
-    return listener

@@ -18,8 +18,8 @@ from bertwright.inference.bert import Bert, open_in
 from bertwright.inference.search_index import SearchIndex
 from bertwright.kernels.cpu import trim_malloc
 from bertwright.search.vector_index import MODEL
-from bertwright.serving.errors import HttpError
 from bertwright.serving.model_methods import ALL_METHODS, METHODS, Counts, embedding_length, task_length
+from bertwright.serving.replies import HttpError
 from bertwright.serving.serve_settings import ServeSettings
 from bertwright.tasks.prediction import BATCH_TOKENS
 from bertwright.training.context import ExecutionContext
@@ -59,7 +59,6 @@ class ServedModel:
         return self.methods[0]
 
     def rate(self, method: str) -> float:
-        """Return a method's estimated tokens per second."""
         cost, seconds = self.speeds.get(method, (self.measured_cost, self.measured_s))
         return cost / seconds
 

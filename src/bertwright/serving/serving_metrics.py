@@ -39,12 +39,10 @@ class ServingMetrics:
         return Histogram(name, text, registry=self.registry, buckets=SECONDS)
 
     def observe_batch(self, items: int, tokens: int) -> None:
-        """Take a batch into the figures."""
         self.batch_size.observe(items)
         self.batch_tokens.observe(tokens)
 
     def observe_request(self, request: Request, total_s: float) -> None:
-        """Take an answered request into the figures."""
         tokens = sum(request.tokens)
         self.tokens.labels(request.call.model).inc(tokens)
         self.truncated.labels(request.call.model).inc(sum(request.truncated))
@@ -55,6 +53,5 @@ class ServingMetrics:
         self.inference.observe(request.compute_s)
 
     def render(self, waiting: int) -> bytes:
-        """Return all figures as text."""
         self.queue_size.set(waiting)
         return generate_latest(self.registry)

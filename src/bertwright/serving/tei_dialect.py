@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 
 from bertwright.inference.text_vectors import normalize_vectors
 from bertwright.serving.batcher import Call, Request
-from bertwright.serving.errors import HttpError
+from bertwright.serving.replies import HttpError
 from bertwright.serving.route import Dimensions, Job, Name, Route, Texts, make_job, to_list
 from bertwright.serving.served_models import ServedModel, ServedModels
 from bertwright.tasks.reranking import Reranking, rank_texts
@@ -55,7 +55,6 @@ def check_whole(body: Truncating, request: Request) -> None:
 
 
 def embed(models: ServedModels, body: EmbedRequest, name: Name) -> Job:
-    """Prepare vectors."""
     check_truncation(body)
 
     def reply(request: Request) -> list[list[float]]:
@@ -134,7 +133,6 @@ def score_of(model: ServedModel, score: float, raw: bool) -> float:
 
 
 def rerank(models: ServedModels, body: RerankRequest, name: Name) -> Job:
-    """Prepare an order of texts."""
     check_truncation(body)
 
     def reply(request: Request) -> list[Rank]:
@@ -185,7 +183,6 @@ def prepare_similarity(
 
 
 def similarity(models: ServedModels, body: SimilarityRequest, name: Name) -> Job:
-    """Prepare the route's cosines."""
     return prepare_similarity(models, body.inputs, name, body.parameters or SimilarityParameters())
 
 
@@ -214,12 +211,10 @@ def use_tokenizer(models: ServedModels, name: Name, items: Sequence[Any], functi
 
 
 def tokenize(models: ServedModels, body: TokenizeRequest, name: Name) -> Job:
-    """Prepare the tokens of texts."""
     return use_tokenizer(models, name, to_list(body.inputs), split_texts, body.add_special_tokens)
 
 
 def split_texts(tokenizer: TextTokenizer, texts: Sequence[str], with_special: bool) -> list[list[SimpleToken]]:
-    """Return the tokens of texts."""
     return [
         [
             token

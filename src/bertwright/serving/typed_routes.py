@@ -8,27 +8,35 @@ from typing import Annotated, Any, Generic, TypeVar
 from msgspec import Meta, Struct
 
 from bertwright.inference.text_settings import GenerationSettings
-from bertwright.serving.batcher import Request
+from bertwright.search.vector_index import By
+from bertwright.serving.batcher import Call, Request
 from bertwright.serving.model_list import ModelList, list_models
 from bertwright.serving.model_methods import Document
+from bertwright.serving.replies import HttpError
 from bertwright.serving.route import Count, Job, Name, Route, Texts, make_job, to_list
 from bertwright.serving.served_models import ServedModels
 from bertwright.tasks.classification import LabelPrediction
 from bertwright.tasks.multi_label import LabelsPrediction
+from bertwright.tasks.reranking import rank_texts
 
 T = TypeVar("T")
 Pair = tuple[str, str]
 Endings = Annotated[list[str], Meta(min_length=2, max_length=100)]
 
 
-class Predictions(Struct, Generic[T]):
-    """A result for each text, pair or question."""
+class ModelReply(Struct):
+    """What every reply says of the model and the texts that it has read."""
 
     model: str
     tokens: int
     """Tokens that the model has read."""
     truncated: list[int]
     """Indices of the texts that lost tokens at their end."""
+
+
+class Predictions(ModelReply, Generic[T]):
+    """A result for each text, pair or question."""
+
     predictions: list[T]
 
 
@@ -38,7 +46,6 @@ def reply_with(convert: Callable[[Any], T]) -> Callable[[Request], Predictions[T
 
 
 def describe(request: Request, predictions: list[T]) -> Predictions[T]:
-    """Build a reply."""
     return Predictions(request.call.model, sum(request.tokens), request.truncated_items, predictions)
 
 
@@ -73,7 +80,6 @@ class Label(Struct, omit_defaults=True):
 
 
 def to_label(prediction: Any) -> Label:
-    """Convert a prediction of a task of texts or pairs."""
     if isinstance(prediction, LabelPrediction):
         return Label(prediction.label, prediction.probability, probabilities=prediction.probabilities)
     if isinstance(prediction, LabelsPrediction):
@@ -82,7 +88,6 @@ def to_label(prediction: Any) -> Label:
 
 
 def classify(models: ServedModels, body: ClassifyRequest | PairRequest, name: Name) -> Job:
-    """Prepare a classification."""
     items = [body.texts] if isinstance(body.texts, str) else body.texts
     return make_job(models, "classify", name, items, reply_with(to_label))
 
@@ -146,13 +151,11 @@ class Tags(Struct):
 
 
 def to_tags(prediction: Any) -> Tags:
-    """Convert a `TagPrediction`."""
     words, tags, probabilities, entities = prediction
     return Tags([*words], [*tags], [*probabilities], [Span(*entity) for entity in entities])
 
 
 def tag(models: ServedModels, body: TagRequest, name: Name) -> Job:
-    """Prepare tagging."""
     texts = [body.texts] if isinstance(body.texts, str) else body.texts
     items = [text if isinstance(text, str) else tuple(text) for text in texts]
     if not body.document:
@@ -189,7 +192,6 @@ class AnswerText(Candidate):
 
 
 def to_answer(value: Any) -> AnswerText:
-    """Convert an `Answer`."""
     candidates = [Candidate(*candidate) for candidate in value.candidates]
     scores = value.probability, value.score, value.null_score, value.margin
     return AnswerText(value.text, value.start, value.end, *scores, candidates)
@@ -226,7 +228,6 @@ class Filled(Struct):
 
 
 def fill_mask(models: ServedModels, body: FillMaskRequest, name: Name) -> Job:
-    """Prepare the prediction of masks."""
     reply = reply_with(lambda value: Filled(value.text, [[Token(*one) for one in mask] for mask in value.masks]))
     return make_job(models, "fill-mask", name, to_list(body.texts), reply, top_k=body.top_k)
 
@@ -277,7 +278,6 @@ class TextScore(Struct):
 
 
 def score(models: ServedModels, body: ScoreRequest, name: Name) -> Job:
-    """Prepare the scores of texts."""
     reply = reply_with(lambda value: TextScore(value.log_probability, value.tokens, value.perplexity))
     return make_job(models, "score", name, to_list(body.texts), reply)
 
@@ -290,12 +290,9 @@ class NextSentenceRequest(Struct):
     model: Name = None
 
 
-class NextSentenceReply(Struct):
+class NextSentenceReply(ModelReply):
     """The probability that each second text follows the first."""
 
-    model: str
-    tokens: int
-    truncated: list[int]
     probabilities: list[float]
 
 
@@ -327,13 +324,62 @@ class AttentionReply(Struct):
 
 
 def attention(models: ServedModels, body: AttentionRequest, name: Name) -> Job:
-    """Prepare attention weights."""
-
     def reply(request: Request) -> AttentionReply:
         (value,) = request.values
         return AttentionReply(request.call.model, [*value.tokens], value.weights.tolist())
 
     return make_job(models, "attention", name, [(body.text, body.text_pair)], reply)
+
+
+class RankRequest(Struct):
+    """A query and the texts to order."""
+
+    query: str
+    texts: list[str]
+    top_k: Count = 10
+    model: Name = None
+
+
+class Ranked(Struct):
+    """A text, its index in the request, and its score."""
+
+    position: int
+    score: float
+    text: str
+
+
+def rank(models: ServedModels, body: RankRequest, name: Name) -> Job:
+    def reply(request: Request) -> Predictions[Ranked]:
+        return describe(request, [Ranked(*one) for one in rank_texts(body.texts, request.values)[: body.top_k]])
+
+    return make_job(models, "rank", name, [(body.query, text) for text in body.texts], reply)
+
+
+class SearchRequest(Struct):
+    """Queries for the documents of the index; `rerank` lets a served re-ranker order the first 100 again."""
+
+    query: Texts
+    top_k: Count = 10
+    by: By = "vectors"
+    rerank: bool = False
+
+
+class FoundDocument(Struct):
+    """A document and its score."""
+
+    id: str
+    score: float
+    text: str
+
+
+def search(models: ServedModels, body: SearchRequest, name: Name) -> Job:
+    """Prepare a search. Raises HttpError 424 without an index, and without a re-ranker if one is asked for."""
+    if models.index is None:
+        raise HttpError("search: this server has no index; bertwright serve … --index FOLDER opens one", 424, "Backend")
+    reranker = models.choose("rank").bert if body.rerank else None
+    options = {"index": models.index, "top_k": body.top_k, "by": body.by, "reranker": reranker}
+    call = Call(models.index_model, "search", tuple(options.items()))
+    return Job(call, to_list(body.query), reply_with(lambda hits: [FoundDocument(*hit) for hit in hits]))
 
 
 ROUTES = (
@@ -350,4 +396,6 @@ ROUTES = (
         "/next-sentence", "POST", "Say whether a text follows", NextSentenceRequest, NextSentenceReply, next_sentence
     ),
     Route("/attention", "POST", "Show attention weights", AttentionRequest, AttentionReply, attention),
+    Route("/rank", "POST", "Order texts by their relevance", RankRequest, Predictions[Ranked], rank),
+    Route("/search", "POST", "Find documents of the index", SearchRequest, Predictions[list[FoundDocument]], search),
 )
