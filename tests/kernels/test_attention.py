@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bertwright.kernels import native_library, reference
 from bertwright.kernels.attention import attention, biased_attention, cuda_attention, windowed_attention
-from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.dropout import Dropout, mask_key
 
 needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no native kernels")
 
@@ -36,8 +36,8 @@ def one_by_one(qkv: Tensor, cu_seqlens: Tensor, causal: bool) -> Tensor:
 def reference_attention(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, site: int, causal: bool
 ) -> Tensor:
-    key = dropout.mask_key(site) if dropout else None
-    return reference.attention(*qkv.unbind(1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, key, causal)
+    sequences = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return reference.attention(*qkv.unbind(1), *sequences, mask_key(dropout, site), causal)
 
 
 def with_gradient(function, qkv: Tensor, *arguments) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
@@ -191,8 +191,8 @@ def test_cuda_dropout_depends_on_its_key_and_drops_at_its_rate() -> None:
 def reference_biased(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, bias: Tensor, dropout: Dropout | None, site: int
 ) -> Tensor:
-    sequences, key = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen), dropout.mask_key(site) if dropout else None
-    return reference.attention(*qkv.unbind(1), *sequences, key, False, bias)
+    sequences = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return reference.attention(*qkv.unbind(1), *sequences, mask_key(dropout, site), False, bias)
 
 
 def with_both_gradients(function, qkv: Tensor, bias: Tensor, *arguments) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]
@@ -258,8 +258,7 @@ def masked_by_window(
 def reference_windowed(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, window: int, dropout: Dropout | None, site: int
 ) -> Tensor:
-    key = dropout.mask_key(site) if dropout else None
-    return reference.windowed_attention(qkv, cu_seqlens, max_seqlen, window, key)
+    return reference.windowed_attention(qkv, cu_seqlens, max_seqlen, window, mask_key(dropout, site))
 
 
 @pytest.mark.parametrize("function", [windowed_attention, reference_windowed])

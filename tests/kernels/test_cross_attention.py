@@ -21,7 +21,7 @@ from bertwright.kernels.attention import (
     cuda_attention,
     split,
 )
-from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.dropout import Dropout, mask_key
 
 needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no native kernels")
 Lengths = list[tuple[int, int]]  # queries and keys of each sequence
@@ -67,7 +67,7 @@ def reference_attention(
     q: Tensor, kv: Tensor, *sequences: Any, dropout: Dropout | None = None, site: int = 0, causal: bool = False
 ) -> Tensor:
     q, k, v = split((q, kv))
-    return reference.attention(q, k, v, *sequences, dropout.mask_key(site) if dropout else None, causal)
+    return reference.attention(q, k, v, *sequences, mask_key(dropout, site), causal)
 
 
 def with_gradients(function: Callable[..., Tensor], operands: list[Tensor], *rest: Any, **options: Any) -> list[Tensor]:

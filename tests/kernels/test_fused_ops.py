@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bertwright.kernels import cpu_linear, ffi, fused_ops, native_library, reference
 from bertwright.kernels.adamw import adamw_, gradient_norm
 from bertwright.kernels.attention import attention
-from bertwright.kernels.dropout import Dropout, keep_mask
+from bertwright.kernels.dropout import Dropout, keep_mask, mask_key
 from bertwright.kernels.ffi import use_native
 from bertwright.kernels.linear_cross_entropy import cross_entropy_, linear_cross_entropy
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
@@ -100,7 +100,7 @@ def test_add_dropout_norm_equals_the_reference_implementation(shape: tuple[int, 
         return lambda x, b, r, w, c: function(x, b, r, LayerNormParams(w, c, 1e-12))
 
     ours = with_norm(lambda *inputs: fused_ops.add_dropout_norm(*inputs, dropout, 5))
-    expected = with_norm(lambda *inputs: reference.add_dropout_norm(*inputs, dropout and dropout.mask_key(5)))
+    expected = with_norm(lambda *inputs: reference.add_dropout_norm(*inputs, mask_key(dropout, 5)))
     assert_same(ours, expected, *norm_inputs(*shape), tolerance=1e-5)
 
 
@@ -159,7 +159,7 @@ def test_embed_norm_equals_the_reference_implementation(shape: tuple[int, int], 
             rows, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout, 0
         ),  # type: ignore[arg-type]
         lambda a, p, t, w, c: reference.embed_norm(
-            ids, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout and dropout.mask_key(0)
+            ids, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), mask_key(dropout, 0)
         ),
         *tables,
         torch.randn(columns),

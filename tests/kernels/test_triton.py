@@ -166,7 +166,7 @@ def test_attention_equals_the_reference(
     sequences = cu_q, cu_k, max(queries), max(keys or queries)
 
     def theirs(*given: Tensor) -> Tensor:
-        return reference.attention(*attention_module.split(given), *sequences, key if dropout else None, causal)
+        return reference.attention(*attention_module.split(given), *sequences, key, causal)
 
     ours = with_gradients(lambda *given: ops.Attention.apply(sequences, causal, key, None, *given), *operands)
     assert_same(ours, with_gradients(theirs, *operands))
@@ -183,8 +183,7 @@ def test_attention_with_a_bias_equals_the_reference(dropout: Dropout | None) -> 
         return attention_module.biased_attention(qkv, cu, 40, bias, dropout, 3)
 
     def theirs(qkv: Tensor, bias: Tensor) -> Tensor:
-        key = dropout.mask_key(3) if dropout else None
-        return reference.attention(*attention_module.split([qkv]), cu, cu, 40, 40, key, False, bias)
+        return reference.attention(*attention_module.split([qkv]), cu, cu, 40, 40, mask_key(dropout, 3), False, bias)
 
     assert_same(with_gradients(ours, qkv, bias), with_gradients(theirs, qkv, bias))
 
