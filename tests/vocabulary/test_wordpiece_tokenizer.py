@@ -82,9 +82,9 @@ def test_encodings_are_those_of_transformers(both, text):
 def through_tokenizers(both) -> Tokenizer:
     """The same tokenizer without its fast path, as where nanotoken cannot read it."""
     ours, _ = both
-    slow = Tokenizer(Backend.from_str(ours._backend.to_str()), "copy")
-    slow.__dict__["_raw"] = Backend.from_str(ours._raw.to_json())
-    slow.__dict__["_typed"] = Backend.from_str(ours._typed.to_json())
+    slow = Tokenizer(Backend.from_str(ours._typed.to_str()), "copy")
+    slow.__dict__["_flat_raw"] = Backend.from_str(ours._flat_raw.to_json())
+    slow.__dict__["_flat_typed"] = Backend.from_str(ours._flat_typed.to_json())
     return slow
 
 
@@ -126,7 +126,7 @@ def test_unusual_normalizer_goes_through_tokenizers(tmp_path):
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer.load(tmp_path)
-    assert isinstance(tokenizer._raw, Backend)
+    assert isinstance(tokenizer._flat_raw, Backend)
     assert [tokenizer.token(n) for n in tokenizer.encode_raw(["xb [SEP]"]).ids] == ["ab", "[", "[UNK]", "]"]
     assert tokenizer.encode_raw([]).offsets.tolist() == [0]
     assert not tokenizer.lowercase

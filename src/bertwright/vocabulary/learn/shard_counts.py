@@ -91,22 +91,16 @@ def _count_chunks(shard: CorpusShard, corpus: CorpusSettings) -> ShardCounts[lis
     stats, counter = ReadStats(), make_chunk_counter()
     tables: list[CountedTable] = []
     documents = size = total = 0
-
-    def finish_table() -> None:
-        nonlocal documents, size, total
-        tables.append(CountedTable(documents, counter.take_table()))
-        total += size
-        documents = size = 0
-
     for document in read_shard(corpus, shard, stats):
         data = document.text.encode()
         counter.add(data)
         documents += 1
         size += len(data)
         if size >= TABLE_BYTES:
-            finish_table()
-    finish_table()
-    return ShardCounts(tables, sum(table.documents for table in tables), stats, total)
+            tables.append(CountedTable(documents, counter.take_table()))
+            documents, size, total = 0, 0, total + size
+    tables.append(CountedTable(documents, counter.take_table()))
+    return ShardCounts(tables, sum(table.documents for table in tables), stats, total + size)
 
 
 def _count_words(shard: CorpusShard, shared: tuple[CorpusSettings, WordRules]) -> ShardCounts[Counter[str]]:
