@@ -23,7 +23,7 @@ from bertwright.base.ragged import Ragged
 from bertwright.vocabulary.backend_tokenizer import BackendTokenizer, make_byte_pairs, tokens_by_id
 from bertwright.vocabulary.learn.merges import WORD_END, Pair
 from bertwright.vocabulary.sequence_layout import SequenceLayout
-from bertwright.vocabulary.wordpiece_files import MAX_ID
+from bertwright.vocabulary.wordpiece_files import MAX_ID, read_object
 
 VOCAB, MERGES, DESCRIPTION, CONFIG = "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"
 TOKENIZER_CLASS = "OpenAIGPTTokenizer"
@@ -79,9 +79,7 @@ class BytePairTokenizer(BackendTokenizer):
     def load(cls, folder: Path) -> Self:
         """Open a folder with vocab.json and merges.txt, or with tokenizer.json. Raises ValueError for damaged files."""
         config_path = folder / CONFIG
-        config = read_json(config_path) if config_path.is_file() else {}
-        if not isinstance(config, dict):
-            raise ValueError(f"{config_path}: expected an object with the tokenizer's settings, got {config!r:.60}")
+        config = read_object(config_path)
         special = {}
         for name in SPECIAL_TOKENS:
             value = config.get(name)

@@ -251,18 +251,15 @@ def _parts(component: Any) -> Iterator[dict[str, Any]]:
             yield from _parts(part.get(name))
 
 
-def _byte_parts(description: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the components that may put a space before a text of bytes."""
-    both = (description.get(name) for name in ("pre_tokenizer", "post_processor"))
-    return [part for one in both for part in _parts(one) if "add_prefix_space" in part]
-
-
 def _apply_prefix_space(path: Path, description: Any, settings: Mapping[str, Any]) -> None:
     """Apply the setting of tokenizer_config.json for a space before a text, as `transformers` does.
 
     Raises ValueError if only tokenizer.json states it, and the class that is named beside it would not use that.
     """
-    parts = _byte_parts(description) if isinstance(description, dict) else []
+    both = (
+        [description.get(name) for name in ("pre_tokenizer", "post_processor")] if isinstance(description, dict) else []
+    )
+    parts = [part for one in both for part in _parts(one) if "add_prefix_space" in part]
     stated, name = settings.get("add_prefix_space"), settings.get("tokenizer_class", GENERIC_CLASSES[0])
     if isinstance(stated, bool):
         for part in parts:
