@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,11 +30,8 @@ SHAPES = [(130, 256), (37, 100), (5, 11), (1, 8), (0, 16)]
 
 
 @pytest.fixture(autouse=True)
-def seed_torch() -> Iterator[None]:
-    threads = torch.get_num_threads()
+def seed_torch() -> None:
     torch.manual_seed(7)
-    yield
-    torch.set_num_threads(threads)
 
 
 def outcome(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
@@ -23,14 +21,6 @@ def draw(*shape: int) -> Tensor:
 def plain_values(weight: Tensor) -> tuple[Tensor, Tensor]:
     scales = weight.abs().amax(1) / reference.WEIGHT_LEVELS
     return (weight / scales[:, None]).round().to(torch.int8), scales
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Iterator[None]:
-    """Leave the number of threads as it was: later tests fork, and OpenMP's threads do not exist in a fork."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @needs_kernel

@@ -16,9 +16,8 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="no Triton on this machine")
 
-from bertwright.kernels import adamw, fused_encoder, fused_ops, gpu_linear, reference
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import linear_cross_entropy as loss_module
+from bertwright.kernels import fused_encoder, gpu_linear, reference
 from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton import adamw_kernels, gelu, ops
@@ -29,10 +28,9 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
-from bertwright.training import optimizer as optimizer_module
 from bertwright.training.loop import DivergedError, train_steps
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from interpreted_triton import DEVICE
+from interpreted_triton import DEVICE, take_for_gpu
 
 ROOT = Path(__file__).parents[2]
 ROWS, COLUMNS = 37, 72  # neither is a multiple of a tile
@@ -47,12 +45,7 @@ def seed() -> None:
 def everything_in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models on the CPU run Triton's kernels, interpreted."""
     if DEVICE == "cpu":
-        for module in (fused_ops, loss_module, adamw, fused_encoder, attention_module, gpu_linear, optimizer_module):
-            monkeypatch.setattr(module, "use_triton", lambda *tensors: True)
-        for module in (fused_ops, loss_module, adamw, attention_module):
-            monkeypatch.setattr(module, "use_native", lambda *tensors: False)
-        for module in (fused_ops, loss_module):
-            monkeypatch.setattr(module, "is_native_bf16", lambda x: False)
+        take_for_gpu(monkeypatch, lambda *tensors: True)
         for name, size in {"ROWS": 32, "COLUMNS": 64}.items():  # the interpreter computes tile by tile, padding too
             monkeypatch.setattr(gelu, name, size)
 

@@ -13,9 +13,8 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="no Triton on this machine")
 
-from bertwright.kernels import adamw, fused_encoder, fused_ops, gpu_linear, native_library, triton_check
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import linear_cross_entropy as loss_module
+from bertwright.kernels import fused_encoder, fused_ops, native_library, triton_check
 from bertwright.kernels.adamw import adamw_, gradient_norm, optimizer_works
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
@@ -25,9 +24,8 @@ from bertwright.models.packing import pack
 from bertwright.systems.bert import bert_encoder
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.training import optimizer as optimizer_module
 from bertwright.training.context import ExecutionContext
-from interpreted_triton import DEVICE
+from interpreted_triton import DEVICE, take_for_gpu
 
 WIDTH, HEADS, VOCABULARY = 16, 2, 50
 OPERATIONS = {"embeddings", "dense layer", "attention", "LayerNorm", "GELU", "dropout", "cross entropy", "AdamW"}
@@ -38,12 +36,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has checked nothing, and whose dispatcher takes every tensor for one on a GPU."""
     monkeypatch.setattr(triton_check, "_checked", set())
     monkeypatch.setattr(triton_check, "ROWS", 20)
-    for module in (fused_ops, loss_module, adamw, fused_encoder, attention_module, gpu_linear, optimizer_module):
-        monkeypatch.setattr(module, "use_triton", lambda *tensors: not native_library.triton_problems)
-    for module in (fused_ops, loss_module, adamw, attention_module):
-        monkeypatch.setattr(module, "use_native", lambda *tensors: False)
-    for module in (fused_ops, loss_module):
-        monkeypatch.setattr(module, "is_native_bf16", lambda x: False)
+    take_for_gpu(monkeypatch, lambda *tensors: not native_library.triton_problems)
     yield
     native_library.triton_problems.clear()
 

@@ -256,9 +256,8 @@ def _apply_prefix_space(path: Path, description: Any, settings: Mapping[str, Any
 
     Raises ValueError if only tokenizer.json states it, and the class that is named beside it would not use that.
     """
-    both = (
-        [description.get(name) for name in ("pre_tokenizer", "post_processor")] if isinstance(description, dict) else []
-    )
+    described = description if isinstance(description, dict) else {}
+    both = (described.get(name) for name in ("pre_tokenizer", "post_processor"))
     parts = [part for one in both for part in _parts(one) if "add_prefix_space" in part]
     stated, name = settings.get("add_prefix_space"), settings.get("tokenizer_class", GENERIC_CLASSES[0])
     if isinstance(stated, bool):
