@@ -21,7 +21,6 @@ from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, ops
 from bertwright.models.packing import pack
-from bertwright.systems.bert import bert_encoder
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.training.context import ExecutionContext
@@ -101,14 +100,15 @@ def test_checks_of_an_encoder_start_the_kernels_of_its_training(monkeypatch: pyt
     def check(*given: Any) -> bool:
         nonlocal is_check
         is_check = True
-        passed = fused_encoder.kernels_work(*given)
+        passed = kernels_work(*given)
         is_check = False
         return passed
 
     start = flash.launch
     for module in (flash, gelu, layer_norm):
         monkeypatch.setattr(module, "launch", record)
-    monkeypatch.setattr(bert_encoder, "kernels_work", check)
+    kernels_work = fused_encoder._kernels_work
+    monkeypatch.setattr(fused_encoder, "_kernels_work", check)
     config = BertConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, num_layers=2, num_heads=HEADS, intermediate_size=24, max_positions=8
     )

@@ -91,7 +91,7 @@ class FusedArgs(NamedTuple):
 
 
 def can_fuse(hidden: Tensor, shape: EncoderShape) -> bool:
-    """Return whether `fused_encoder` supports this machine and these sizes."""
+    """Return whether `fused_encoder` supports this machine and these sizes; it also needs fitting parameters."""
     head_size, rest = divmod(shape.hidden_size, shape.num_heads)
     if shape.num_layers == 0 or rest or not head_size_vectorizable(head_size):
         return False
@@ -101,7 +101,7 @@ def can_fuse(hidden: Tensor, shape: EncoderShape) -> bool:
     return aligned and is_native_bf16(hidden) and bf16_isa() is not None
 
 
-def kernels_work(
+def _kernels_work(
     hidden: Tensor, max_seqlen: int, shape: EncoderShape, mask_keys: Sequence[MaskKey], parameters: Sequence[Tensor]
 ) -> bool:
     """Return whether `fused_encoder` may run: on a GPU, whether its kernels have passed their checks."""
@@ -122,7 +122,7 @@ def kernels_work(
     )
 
 
-def are_fusable(parameters: Sequence[Tensor]) -> bool:
+def _are_fusable(parameters: Sequence[Tensor]) -> bool:
     """Return whether all are float32, and each layer is trained or frozen as a whole, as `fused_encoder` requires.
 
     Parameters that ranks divide are no plain tensors: only their layers can gather them.
@@ -144,14 +144,16 @@ def fused_encoder(
     shape: EncoderShape,
     mask_keys: list[MaskKey],
     parameters: Sequence[Tensor],
-) -> Tensor:
+) -> Tensor | None:
     """Compute every layer, T H → T H or, with `positions`, R H, as `BertEncoder.forward` does layer by layer.
 
-    `parameters`: `layer_parameters` of each layer, accepted by `are_fusable`; `mask_keys`: three per layer. On a CPU
-    the bits are the same; on a GPU, the gradients of the two branches of a residual are added without rounding between.
+    `parameters`: `layer_parameters` of each layer; `mask_keys`: three per layer. Returns None for parameters that the
+    kernels cannot read, and on a GPU whose kernels have failed their checks. On a CPU the bits are the same; on a GPU,
+    the gradients of the two branches of a residual are added without rounding between.
     """
     check(can_fuse(hidden, shape), "fused_encoder: no kernel for {} {} and {}", hidden.dtype, hidden.shape, shape)
-    check(are_fusable(parameters), "fused_encoder: parameters of other dtypes, or a layer that is trained in part")
+    if not (_are_fusable(parameters) and _kernels_work(hidden, max_seqlen, shape, mask_keys, parameters)):
+        return None
     positions = None if positions is None else positions.contiguous()
     trained = [hidden.requires_grad, *(parameter.requires_grad for parameter in parameters)]
     first_saved = shape.num_layers

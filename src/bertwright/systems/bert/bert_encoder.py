@@ -19,14 +19,7 @@ from bertwright.base.ragged import offsets_from_lengths
 from bertwright.kernels.attention import attention, biased_attention, head_size_vectorizable, windowed_attention
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
 from bertwright.kernels.ffi import int8_isa
-from bertwright.kernels.fused_encoder import (
-    EncoderShape,
-    are_fusable,
-    can_fuse,
-    fused_encoder,
-    kernels_work,
-    layer_parameters,
-)
+from bertwright.kernels.fused_encoder import EncoderShape, can_fuse, fused_encoder, layer_parameters
 from bertwright.kernels.fused_ops import add_dropout_norm, bias_activation, embed_norm
 from bertwright.kernels.int8_linear import (
     ACTIVATIONS,
@@ -211,13 +204,12 @@ class BertEncoder(TextEncoder):
             return self.run_int8(hidden, tensors, bias, packing, positions)
         if self.layer_type is Layer and self.config.activation != "relu" and can_fuse(hidden, self.shape):
             parameters = [parameter for layer in (*layers, last) for parameter in layer_parameters(layer)]
-            if are_fusable(parameters):
-                mask_keys = [key for layer in layers for key in layer.mask_keys(packing, None)]
-                mask_keys += last.mask_keys(packing, positions)
-                longest = packing.max_seqlen
-                if kernels_work(hidden, longest, self.shape, mask_keys, parameters):
-                    sequences = packing.cu_seqlens, longest
-                    return fused_encoder(hidden, *sequences, positions, self.shape, mask_keys, parameters)
+            mask_keys = [key for layer in layers for key in layer.mask_keys(packing, None)]
+            mask_keys += last.mask_keys(packing, positions)
+            sequences = packing.cu_seqlens, packing.max_seqlen
+            states = fused_encoder(hidden, *sequences, positions, self.shape, mask_keys, parameters)
+            if states is not None:
+                return states
         for layer in layers:
             hidden = layer(hidden, packing)
         return cast(Tensor, last(hidden, packing, positions))
