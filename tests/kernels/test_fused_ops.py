@@ -56,6 +56,11 @@ def norm_inputs(rows: int, columns: int) -> list[Tensor]:
     return [torch.randn(shape) for shape in shapes]
 
 
+def draw_ids(count: int, sizes: tuple[int, int, int]) -> tuple[Tensor, ...]:
+    """Draw the rows of tokens in tables of these sizes."""
+    return tuple(torch.randint(0, size, (count,)) for size in sizes)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tanh", [False, True])
 def test_bias_gelu_equals_torch(shape: tuple[int, int], tanh: bool) -> None:
@@ -148,13 +153,12 @@ def test_layer_norm_of_a_large_mean_is_accurate(columns: int) -> None:
 @pytest.mark.parametrize("dropout", [None, DROPOUT])
 def test_embed_norm_equals_the_reference_implementation(shape: tuple[int, int], dropout: Dropout | None) -> None:
     rows, columns = shape
-    ids = tuple(torch.randint(0, size, (rows,)) for size in (50, 20, 2))
-    rows = (ids[0], ids[1], ids[2])
+    ids = draw_ids(rows, (50, 20, 2))
     tables = [torch.randn(size, columns) for size in (50, 20, 2)]
     assert_same(
         lambda a, p, t, w, c: fused_ops.embed_norm(
-            rows, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout, 0
-        ),  # type: ignore[arg-type]
+            ids, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout, 0
+        ),
         lambda a, p, t, w, c: reference.embed_norm(
             ids, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), mask_key(dropout, 0)
         ),
@@ -168,13 +172,12 @@ def test_embed_norm_equals_the_reference_implementation(shape: tuple[int, int], 
 @needs_native
 @pytest.mark.parametrize("rows", [0, 1, 40])
 def test_sparse_gradient_of_embeddings_equals_the_dense_one(rows: int) -> None:
-    ids = tuple(torch.randint(0, size, (rows,)) for size in (500, 20, 2))
-    rows = (ids[0], ids[1], ids[2])
+    ids = draw_ids(rows, (500, 20, 2))
     tables = EmbeddingTables(*(torch.randn(size, 24).requires_grad_() for size in (500, 20, 2)))
     norm = LayerNormParams(torch.randn(24), torch.randn(24), 1e-12)
     found = []
     for sparse in (False, True):
-        y = fused_ops.embed_norm(rows, tables, norm, DROPOUT, 0, sparse)  # type: ignore[arg-type]
+        y = fused_ops.embed_norm(ids, tables, norm, DROPOUT, 0, sparse)
         found.append(torch.autograd.grad((y * y).sum(), tables))
     assert [gradient.is_sparse for gradient in found[1]] == [True, False, False]
     assert found[1][0].values().shape == (len(ids[0].unique()), 24)
@@ -188,7 +191,7 @@ def test_embed_norm_with_an_id_outside_its_table_raises() -> None:
     rows = (ids, ids, torch.zeros_like(ids))
     tables = EmbeddingTables(torch.randn(9, 8), torch.randn(20, 8), torch.randn(2, 8))
     with pytest.raises(ValueError, match=r"embed_norm.* 0 to 8.* 0 to 9"):
-        fused_ops.embed_norm(rows, tables, LayerNormParams(torch.ones(8), torch.zeros(8), 1e-12), None, 0)  # type: ignore[arg-type]
+        fused_ops.embed_norm(rows, tables, LayerNormParams(torch.ones(8), torch.zeros(8), 1e-12), None, 0)
 
 
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 50))
@@ -492,8 +495,7 @@ def test_correct_is_the_first_of_equal_logits() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     inputs = norm_inputs(300, 96)
-    ids = tuple(torch.randint(0, size, (300,)) for size in (50, 20, 2))
-    rows = (ids[0], ids[1], ids[2])
+    ids = draw_ids(300, (50, 20, 2))
     tables = [torch.randn(size, 96) for size in (50, 20, 2)]
 
     def run_all() -> list[Tensor]:
@@ -503,8 +505,8 @@ def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
         gelu = outcome(lambda x, b: fused_ops.bias_gelu(x, b, False), *inputs[:2])
         embedded = outcome(
             lambda a, p, t, w: fused_ops.embed_norm(
-                rows, EmbeddingTables(a, p, t), LayerNormParams(w, w, 1e-12), DROPOUT, 0
-            ),  # type: ignore[arg-type]
+                ids, EmbeddingTables(a, p, t), LayerNormParams(w, w, 1e-12), DROPOUT, 0
+            ),
             *tables,
             inputs[1],
         )
