@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.base.files import atomic_folder, check_absent
 from bertwright.base.object_storage import display
-from bertwright.base.reporter import SILENT, Fields, Heading, Reporter
+from bertwright.base.reporter import SILENT, Fields, Heading, ProgressCallback, Reporter
 from bertwright.base.settings import write_settings
 from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read, text_size
 from bertwright.executors.executor import ExecutorSettings, SerialExecutor
@@ -150,7 +150,7 @@ def _learn_general(settings: LearnSettings, reporter: Reporter) -> _Learned:
     return _Learned(tokenizer, fields)
 
 
-def _report_texts(corpus: CorpusSettings, advance: Callable[[int], None]) -> Iterator[str]:
+def _report_texts(corpus: CorpusSettings, advance: ProgressCallback) -> Iterator[str]:
     for document in read(corpus):
         yield document.text
         advance(len(document.text.encode()))

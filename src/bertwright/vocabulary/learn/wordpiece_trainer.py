@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bertwright.base.reporter import ProgressCallback
 from bertwright.base.settings import check_choice, check_limit, check_minimum
 from bertwright.vocabulary import byte_pair_tokenizer
 from bertwright.vocabulary.byte_pair_tokenizer import BytePairTokenizer
@@ -27,7 +28,6 @@ from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.wordpiece_files import CONTINUATION, MAX_WORD_LENGTH, SPECIAL_TOKENS
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 
-Progress = Callable[[int], None]
 ASCII = [chr(code) for code in range(0x21, 0x7F)]
 PROGRESS_EVERY = 1000  # tokens between two calls of `progress`
 NUM_EXAMPLES = 10  # tokens that a summary names
@@ -95,7 +95,7 @@ class VocabularySettings:
 
 
 def count_corpus_words(
-    texts: Iterable[str], settings: VocabularySettings, progress: Progress | None = None
+    texts: Iterable[str], settings: VocabularySettings, progress: ProgressCallback = lambda _: None
 ) -> WordCounts:
     return word_counts.count_words(
         texts,
@@ -106,7 +106,7 @@ def count_corpus_words(
     )
 
 
-def learn(counts: WordCounts, settings: VocabularySettings, progress: Progress | None = None) -> list[str]:
+def learn(counts: WordCounts, settings: VocabularySettings, progress: ProgressCallback = lambda _: None) -> list[str]:
     """Learn a vocabulary: special tokens, single characters, then longer tokens in the order of learning.
 
     `progress` receives the number of tokens learned since its last call. The result has fewer than `size` tokens if no
@@ -129,14 +129,16 @@ def learn(counts: WordCounts, settings: VocabularySettings, progress: Progress |
     return [*start, *_learn_tokens(trainer, wanted, list_used if settings.drop_unused else list, progress)]
 
 
-def learn_wordpiece(counts: WordCounts, settings: VocabularySettings, progress: Progress | None = None) -> Tokenizer:
+def learn_wordpiece(
+    counts: WordCounts, settings: VocabularySettings, progress: ProgressCallback = lambda _: None
+) -> Tokenizer:
     """Learn a vocabulary by `learn` and return its tokenizer."""
     tokens = learn(counts, settings, progress)
     return Tokenizer.from_tokens(tokens, lowercase=settings.lowercase, strip_accents=settings.strip_accents)
 
 
 def learn_byte_pairs(
-    counts: WordCounts, settings: VocabularySettings, progress: Progress | None = None
+    counts: WordCounts, settings: VocabularySettings, progress: ProgressCallback = lambda _: None
 ) -> BytePairTokenizer:
     """Learn a byte-pair tokenizer (Sennrich, Haddow and Birch 2016).
 
@@ -157,7 +159,7 @@ def _learn_tokens(
     trainer: PythonMergeTrainer | NativeMergeTrainer,
     wanted: int,
     list_used: Callable[[list[str]], list[str]],
-    progress: Progress | None,
+    progress: ProgressCallback,
 ) -> list[str]:
     """Learn until `wanted` tokens are used, or no pair is left; `list_used` tells which of the learned ones are."""
     learned: list[str] = []
@@ -167,8 +169,7 @@ def _learn_tokens(
         more = trainer.advance(min(PROGRESS_EVERY, wanted - len(used)))
         learned += more
         used += more
-        if progress is not None:
-            progress(len(more))
+        progress(len(more))
         if not more or len(used) == wanted:
             used = list_used(learned)
     return used[:wanted]
