@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from gradients import with_gradients
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -34,19 +35,11 @@ def seed_torch() -> None:
     torch.manual_seed(7)
 
 
-def outcome(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """Return the result and the gradient of every input, for one fixed upstream gradient."""
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    y = function(*leaves)
-    torch.manual_seed(3)
-    return [y.detach(), *torch.autograd.grad(y, leaves, torch.randn(y.shape).to(y.dtype))]
-
-
 def assert_same(
     ours: Callable[..., Tensor], expected: Callable[..., Tensor], *inputs: Tensor, tolerance: float = 3e-6
 ) -> None:
     """Compare results and gradients; `tolerance` is relative to each tensor's largest number."""
-    for got, exact in zip(outcome(ours, *inputs), outcome(expected, *inputs), strict=True):
+    for got, exact in zip(with_gradients(ours, *inputs), with_gradients(expected, *inputs), strict=True):
         largest = exact.abs().max().item() if exact.numel() else 0.0
         torch.testing.assert_close(got, exact, rtol=0, atol=tolerance * largest)
 
@@ -297,7 +290,7 @@ def test_linear_in_bfloat16_equals_torch(
         monkeypatch.setattr(fused_ops, "uses_native_linear", lambda weight: False)
     x, weight = torch.randn(rows, in_features).bfloat16(), torch.randn(out_features, in_features).bfloat16()
     inputs = (x, weight, torch.randn(out_features).bfloat16()) if with_bias else (x, weight)
-    for got, expected in zip(outcome(fused_ops.linear, *inputs), outcome(F.linear, *inputs), strict=True):
+    for got, expected in zip(with_gradients(fused_ops.linear, *inputs), with_gradients(F.linear, *inputs), strict=True):
         assert got.dtype == torch.bfloat16
         assert got.shape == expected.shape
         assert (got.float() - expected.float()).norm() <= 2**-8 * expected.float().norm()
@@ -496,14 +489,14 @@ def test_correct_is_the_first_of_equal_logits() -> None:
 def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     inputs = norm_inputs(300, 96)
     ids = draw_ids(300, (50, 20, 2))
-    tables = [torch.randn(size, 96) for size in (50, 20, 2)]
+    tables, numbers = [torch.randn(size, 96) for size in (50, 20, 2)], torch.randn(99_999)
 
     def run_all() -> list[Tensor]:
-        normed = outcome(
+        normed = with_gradients(
             lambda x, b, r, w, c: fused_ops.add_dropout_norm(x, b, r, LayerNormParams(w, c, 1e-12), DROPOUT, 5), *inputs
         )
-        gelu = outcome(lambda x, b: fused_ops.bias_gelu(x, b, False), *inputs[:2])
-        embedded = outcome(
+        gelu = with_gradients(lambda x, b: fused_ops.bias_gelu(x, b, False), *inputs[:2])
+        embedded = with_gradients(
             lambda a, p, t, w: fused_ops.embed_norm(
                 ids, EmbeddingTables(a, p, t), LayerNormParams(w, w, 1e-12), DROPOUT, 0
             ),
@@ -512,8 +505,8 @@ def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
         )
         is_native = ffi.bf16_isa() is not None  # otherwise torch computes it, which does not guarantee this
         layer = (inputs[0].bfloat16(), torch.eye(160, 96) + 1 / 3, torch.ones(160))
-        dense = outcome(fused_ops.linear, *layer) if is_native else []
-        return [*normed, *gelu, *embedded, *dense, gradient_norm([torch.randn(99_999)])]
+        dense = with_gradients(fused_ops.linear, *layer) if is_native else []
+        return [*normed, *gelu, *embedded, *dense, gradient_norm([numbers])]
 
     torch.set_num_threads(1)
     expected = run_all()
@@ -527,8 +520,8 @@ def test_results_in_bfloat16_are_float32_rounded() -> None:
     got = fused_ops.add_dropout_norm(x, b, r, LayerNormParams(w, c, 1e-12), DROPOUT, 1)
     floats = x.float(), b.float(), r.float(), LayerNormParams(w.float(), c.float(), 1e-12)
     assert torch.equal(got, reference.add_dropout_norm(*floats, DROPOUT.mask_key(1)).bfloat16())
-    gelu = outcome(lambda x, b: fused_ops.bias_gelu(x, b, False), x, b)
-    expected = outcome(lambda x, b: reference.bias_gelu(x, b, False), x.float(), b.float())
+    gelu = with_gradients(lambda x, b: fused_ops.bias_gelu(x, b, False), x, b)
+    expected = with_gradients(lambda x, b: reference.bias_gelu(x, b, False), x.float(), b.float())
     for one, other in zip(gelu, expected, strict=True):
         torch.testing.assert_close(one.float(), other, rtol=0.02, atol=0.02)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("triton", reason="no Triton on this machine")
+
+from gradients import with_gradients
 
 from bertwright.kernels import attention as attention_module
 from bertwright.kernels import fused_encoder, gpu_linear, reference
@@ -52,14 +54,6 @@ def everything_in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def normal(*shape: int, trained: bool = True) -> Tensor:
     return torch.randn(shape, device=DEVICE, requires_grad=trained)
-
-
-def with_gradients(function: Callable[..., Tensor], *operands: Any) -> list[Tensor]:
-    """Return a result and the gradients of all operands that have one, for a fixed gradient of the result."""
-    y = function(*operands)
-    trained = [x for x in operands if isinstance(x, Tensor) and x.requires_grad]
-    upstream = torch.linspace(-1, 1, y.numel(), device=y.device).view_as(y).to(y.dtype)
-    return [y.detach(), *torch.autograd.grad(y, trained, upstream)]
 
 
 def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float = 1e-5) -> None:
