@@ -84,8 +84,11 @@ class BytePairTokenizer(BackendTokenizer):
         for name in SPECIAL_TOKENS:
             value = config.get(name)
             token = value.get("content") if isinstance(value, dict) else value
-            if token is not None:
-                special[name] = _check_token(config_path, name, token)
+            if token is None:
+                continue
+            if not isinstance(token, str) or not token:
+                raise ValueError(f"{config_path}: {name}: expected a text, got {token!r}; correct it, or leave it out")
+            special[name] = token
         lowercase = config.get(KIND) != CASED
         if (folder / VOCAB).is_file():
             merges = read_merges(folder / MERGES)
@@ -154,12 +157,6 @@ class BytePairTokenizer(BackendTokenizer):
         backend = tokenizers.Tokenizer.from_str(self._raw.to_str())
         backend.add_special_tokens([*self.names.values()])
         return backend
-
-
-def _check_token(path: Path, name: str, token: Any) -> str:
-    if not isinstance(token, str) or not token:
-        raise ValueError(f"{path}: {name}: expected a text, got {token!r}; correct it, or leave it out")
-    return token
 
 
 def read_ids(path: Path) -> dict[str, int]:
