@@ -35,12 +35,12 @@ class BackendTokenizer(TextTokenizer):
 
     @cached_property
     def _flat_typed(self) -> FlatBackend:
-        """Gives the ids of `_typed` alone."""
+        """The faster form of `_typed` where only ids are needed."""
         return self._typed
 
     @cached_property
     def _flat_raw(self) -> FlatBackend:
-        """Gives the ids of `_raw` alone."""
+        """The faster form of `_raw` where only ids are needed."""
         return self._raw
 
     @property

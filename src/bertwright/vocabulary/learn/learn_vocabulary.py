@@ -53,6 +53,8 @@ class LearnSettings:
 
 
 class _Learned(NamedTuple):
+    """A learned tokenizer, and what the report says about it."""
+
     tokenizer: TextTokenizer
     fields: dict[str, str]
     """Figures for people."""
