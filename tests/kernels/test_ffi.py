@@ -184,7 +184,7 @@ from bertwright.kernels.fused_encoder import EncoderShape, fused_encoder
 from bertwright.kernels.linear_cross_entropy import cross_entropy_
 from bertwright.kernels.reference import AdamStep
 STEP = AdamStep(0.1, 0.9, 0.9, 1e-6, 0.0)
-SHAPE = EncoderShape(1, 32, 64, 2, False, False, 1e-12)
+SHAPE = EncoderShape(1, 32, 64, 2, False, "gelu", 1e-12)
 PARAMETERS = [torch.rand(shape) for shape in SHAPE.parameter_shapes]
 KEYS = [mask_key(None, site) for site in range(3)]
 rand = torch.rand

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from bertwright.kernels import reference
 from bertwright.kernels.ffi import int8_isa
-from bertwright.kernels.int8_linear import ACTIVATIONS, int8_linear, quantize_weight
+from bertwright.kernels.int8_linear import int8_linear, quantize_weight
+from bertwright.kernels.reference import ACTIVATIONS
 
 needs_kernel = pytest.mark.skipif(int8_isa() is None, reason="no units for int8")
 SHAPES = [(0, 8, 8), (1, 3, 5), (7, 16, 16), (13, 33, 70), (100, 128, 40), (193, 384, 64)]

@@ -236,6 +236,9 @@ def int8_linear(x: Tensor, values: Tensor, scales: Tensor, bias: Tensor | None, 
     return activate(y, activation) if activation else y
 
 
+ACTIVATIONS = ("", "gelu", "gelu_tanh", "relu")  # `enum Activation` in csrc/gelu.h
+
+
 def activate(x: Tensor, activation: str) -> Tensor:
     """Compute an activation by its name: "gelu", "gelu_tanh" or "relu"."""
     if activation == "relu":

@@ -1,22 +1,14 @@
-// All layers of an encoder in one call, in bfloat16: the same bits as `Layer.forward` of encoder.py kernel by kernel.
+// All layers of an encoder in one call, in bfloat16: the same bits as `Layer.forward` of bert_encoder.py kernel by
+// kernel.
 // Between two calls Python evicts the first-level caches, which for a few hundred tokens costs as much as a kernel.
 #pragma once
 #include "attention.h"
+#include "encoder_args.h"
 #include "gelu.h"
 #include "gemm_bf16.h"
 #include "layer_norm.h"
 
 #if HAS_BF16_ISA
-
-// `EncoderArgs` of fused_encoder.py, which explains the fields.
-#define ENCODER_ARGS(X)                                                                                      \
-    X(const int32_t*, cu_seqlens) X(const int64_t*, positions) X(int64_t, sequences) X(int64_t, num_layers) \
-    X(int64_t, first_saved) X(int64_t, has_positions) X(int64_t, tokens) X(int64_t, selected)               \
-    X(int64_t, hidden_size) X(int64_t, intermediate_size) X(int64_t, num_heads) X(int64_t, causal)          \
-    X(int64_t, tanh) X(double, eps)
-struct EncoderArgs {
-    ENCODER_ARGS(DECLARE_FIELD)
-};
 
 // T tokens enter, R leave attention; hidden size H, feed-forward size F.
 struct LayerShape {
@@ -142,7 +134,7 @@ static void layer_forward(const Layer& layer, const bfloat16* hidden) {
                      saved.attended, s.R, s.H, threads);
     linear_forward(saved.attended, p.intermediate_weight, nullptr, saved.intermediate, saved.intermediate_panels, s.R,
                    s.H, s.F, threads);
-    with_tanh(args.tanh, [&](auto tanh) {
+    with_tanh(args.activation == GELU_TANH, [&](auto tanh) {
         bias_gelu<bfloat16, tanh>(saved.intermediate, p.intermediate_bias, saved.activated, s.R, s.F, threads);
     });
     linear_forward(saved.activated, p.output_weight, nullptr, product.get(), saved.output_panels, s.R, s.F, s.H,
@@ -189,7 +181,7 @@ static void layer_backward(const Layer& layer, const bfloat16* dy, const bfloat1
                   dattended.get(), d.output_bias, d.output_norm_weight, d.output_norm_bias, s.R, s.H, threads);
     linear_backward(dnormed.get(), saved.activated, saved.output_panels, dintermediate.get(), d.output_weight, nullptr,
                     s.R, s.F, s.H, threads);
-    with_tanh(args.tanh, [&](auto tanh) {
+    with_tanh(args.activation == GELU_TANH, [&](auto tanh) {
         bias_gelu_backward<bfloat16, tanh>(saved.intermediate, p.intermediate_bias, dintermediate.get(),
                                            dintermediate.get(),
                                            d.intermediate_bias ? d.intermediate_bias : unused.get(), s.R, s.F, threads);
