@@ -61,37 +61,6 @@ struct SavedActivations {
     }
 };
 
-// The layers' saved activations in one block of memory. Layers below `first_saved` share theirs.
-struct ActivationArena {
-    const EncoderArgs& args;
-    void* block;
-    LayerShape shape(int64_t layer) const {
-        const bool selects = args.has_positions && layer + 1 == args.num_layers;
-        return {args.tokens,
-                selects ? args.selected : args.tokens,
-                args.hidden_size,
-                args.intermediate_size,
-                selects ? args.positions : nullptr,
-                selects,
-                layer >= args.first_saved};
-    }
-    int64_t bytes(int64_t layer) const {
-        int64_t bytes;
-        SavedActivations({}, shape(layer), args.num_heads, &bytes);
-        return bytes;
-    }
-    // Bytes before a layer's own; for `num_layers`, the bytes of all layers.
-    int64_t offset(int64_t layer) const {
-        if (layer < args.first_saved) return 0;
-        int64_t total = args.first_saved ? std::max(bytes(0), bytes(args.first_saved - 1)) : 0;
-        for (int64_t l = args.first_saved; l < layer; l++) total += bytes(l);
-        return total;
-    }
-    SavedActivations at(int64_t layer) const {
-        return {Arena{(char*)block + offset(layer)}, shape(layer), args.num_heads};
-    }
-};
-
 // One layer as both passes read it.
 struct Layer {
     const EncoderArgs& args;
@@ -210,16 +179,39 @@ static void layer_backward(const Layer& layer, const bfloat16* dy, const bfloat1
     for (int64_t r = 0; r < s.R; r++) add_to(dhidden + s.positions[r] * s.H, dresidual.get() + r * s.H, 1, s.H, 1);
 }
 
-// The operands of a call for all layers.
+// The operands of a call for all layers. Saved activations are in one block of memory, `workspace`; layers below
+// `first_saved` share theirs.
 struct Layers {
     const EncoderArgs& args;
     const LayerParameters<const float>* parameters;
     const MaskKey* keys;  // three per layer
     void* workspace;
     int64_t threads;
+    LayerShape shape(int64_t l) const {
+        const bool selects = args.has_positions && l + 1 == args.num_layers;
+        return {args.tokens,
+                selects ? args.selected : args.tokens,
+                args.hidden_size,
+                args.intermediate_size,
+                selects ? args.positions : nullptr,
+                selects,
+                l >= args.first_saved};
+    }
+    int64_t bytes(int64_t l) const {
+        int64_t bytes;
+        SavedActivations({}, shape(l), args.num_heads, &bytes);
+        return bytes;
+    }
+    // Bytes before a layer's own; for `num_layers`, the bytes of all layers.
+    int64_t offset(int64_t layer) const {
+        if (layer < args.first_saved) return 0;
+        int64_t total = args.first_saved ? std::max(bytes(0), bytes(args.first_saved - 1)) : 0;
+        for (int64_t l = args.first_saved; l < layer; l++) total += bytes(l);
+        return total;
+    }
     Layer at(int64_t l) const {
-        const ActivationArena arena{args, workspace};
-        return {args, arena.shape(l), parameters[l], arena.at(l), {keys[3 * l], keys[3 * l + 1], keys[3 * l + 2]}, threads};
+        const SavedActivations saved{Arena{(char*)workspace + offset(l)}, shape(l), args.num_heads};
+        return {args, shape(l), parameters[l], saved, {keys[3 * l], keys[3 * l + 1], keys[3 * l + 2]}, threads};
     }
 };
 

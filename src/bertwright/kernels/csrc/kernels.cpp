@@ -198,7 +198,7 @@ int64_t linear_backward(int64_t dtype, const bfloat16* dy, const bfloat16* x, co
 }
 
 int64_t encoder_workspace_bytes(const EncoderArgs* args, int64_t* bytes, int64_t) {
-    *bytes = ActivationArena{*args, nullptr}.offset(args->num_layers);
+    *bytes = Layers{*args, nullptr, nullptr, nullptr, 1}.offset(args->num_layers);
     return 0;
 }
 
