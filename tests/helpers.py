@@ -6,7 +6,7 @@ import json
 import os
 import resource
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
@@ -17,6 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from bertwright.base.reporter import Advance, SilentReporter
 from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.training.context import ExecutionContext
 from bertwright.training.device_settings import DeviceSettings
@@ -89,3 +90,35 @@ def full_disk(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+
+
+class WatchedReporter(SilentReporter):
+    """Reporter that records its notes, and the sum of what is done; `watch` gets the sum after each change."""
+
+    def __init__(self, watch: Callable[[int], object] = lambda _: None) -> None:
+        super().__init__()
+        self.watch = watch
+        self.notes: list[str] = []
+        self.done: list[int] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    @contextmanager
+    def progress(self, *_: object) -> Iterator[Advance]:
+        def advance(amount: int, text: str = "", /) -> None:
+            self.done.append(sum(self.done[-1:]) + amount)
+            self.watch(self.done[-1])
+
+        yield advance
+
+
+def stop_after(calls_allowed: int) -> WatchedReporter:
+    """Return a reporter that interrupts its work, as Ctrl-C does, after this number of reports of what is done."""
+
+    def watch(_: int) -> None:
+        if len(reporter.done) > calls_allowed:
+            raise KeyboardInterrupt
+
+    reporter = WatchedReporter(watch)
+    return reporter

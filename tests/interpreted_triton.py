@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    import pytest
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 """Device of the tensors: on a machine with a GPU, the same tests run the compiled kernels."""
@@ -31,3 +36,19 @@ if DEVICE == "cpu" and find_spec("triton") is not None:
         return _create_dot(self, *wide, *rest)
 
     interpreter.InterpreterBuilder.create_dot = create_dot
+
+
+DISPATCHERS = {
+    "use_triton": ("fused_ops", "linear_cross_entropy", "adamw", "fused_encoder", "attention", "gpu_linear"),
+    "use_native": ("fused_ops", "linear_cross_entropy", "adamw", "attention"),
+    "is_native_bf16": ("fused_ops", "linear_cross_entropy"),
+}
+
+
+def take_for_gpu(patch: pytest.MonkeyPatch, use_triton: Callable[..., bool]) -> None:
+    """Let the dispatchers of the kernels take every tensor for one on a GPU."""
+    for name, modules in DISPATCHERS.items():
+        for module in modules:
+            replaced = use_triton if name == "use_triton" else lambda *tensors: False
+            patch.setattr(import_module(f"bertwright.kernels.{module}"), name, replaced)
+    patch.setattr(import_module("bertwright.training.optimizer"), "use_triton", use_triton)

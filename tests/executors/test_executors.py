@@ -26,7 +26,7 @@ from bertwright.executors.ray_executor import _connect
 from bertwright.surveying import corpus_statistics
 from bertwright.surveying.corpus_statistics import measure_corpus
 from bertwright.tokenstore import build as build_module
-from bertwright.tokenstore.build import BuildSettings, Progress, build
+from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.trials.runner import Runner
 from bertwright.trials.trial import Trial
@@ -34,7 +34,7 @@ from bertwright.vocabulary.learn import shard_counts, word_counts
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from helpers import text_reporter
+from helpers import WatchedReporter, text_reporter
 
 ON_RAY = ExecutorSettings(executor="ray")
 WORDS = "the a cat dog sat ran on under mat tree red big old and then it was there again far Élan mañana zebra".split()
@@ -223,14 +223,14 @@ def test_store_of_ray_has_the_bytes_of_local_workers_though_workers_are_killed(
     build(tmp_path / "local", corpus, tokenizer, BuildSettings(0.2, workers=1))
     killed: list[int] = []
 
-    def kill_a_worker(progress: Progress) -> None:
-        if progress.bytes_done and len(killed) < 2:
+    def kill_a_worker(done: int) -> None:
+        if done and len(killed) < 2:
             worker = next((worker for worker in ray_workers(ray_cluster) if worker not in killed), None)
             if worker is not None:  # else the next one has not started yet
                 os.kill(worker, signal.SIGKILL)
                 killed.append(worker)
 
-    build(tmp_path / "ray", corpus, tokenizer, BuildSettings(0.2, executor="ray"), kill_a_worker)
+    build(tmp_path / "ray", corpus, tokenizer, BuildSettings(0.2, executor="ray"), WatchedReporter(kill_a_worker))
     assert len({*killed}) == 2
     assert content(tmp_path / "ray") == content(tmp_path / "local")
 

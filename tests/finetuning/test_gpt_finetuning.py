@@ -24,8 +24,7 @@ from bertwright.models.heads import TaskBatch
 from bertwright.systems.gpt.gpt import GptConfig, GptLanguageModel
 from bertwright.tasks.collation import micro_batches
 from bertwright.training.context import execution_context
-from bertwright.vocabulary.byte_pairs import learn_byte_pairs
-from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words, learn_byte_pairs
 from helpers import text_reporter
 
 ANIMALS = "bear wolf deer hare seal lynx".split()

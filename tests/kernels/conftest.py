@@ -1,12 +1,13 @@
-"""Kernel tests that may be skipped where `make test` requires the native kernels."""
+"""Kernel tests that may be skipped where `make test` requires the native kernels, and their number of threads."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
+import torch
 
 MAY_BE_SKIPPED = (
     "no GPU",
@@ -17,6 +18,14 @@ MAY_BE_SKIPPED = (
     "got empty parameter set",  # no lower instruction set, or none to emulate
     "only root can create files of other users",
 )
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """Leave the number of threads as it was: later tests fork, and OpenMP's threads do not exist in a fork."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from gradients import with_gradients
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from bertwright.kernels import native_library, reference
-from bertwright.kernels.attention import attention, biased_attention, cuda_attention, windowed_attention
-from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.attention import attention, biased_attention, windowed_attention
+from bertwright.kernels.dropout import Dropout, mask_key
 
 needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no native kernels")
 
@@ -36,18 +37,11 @@ def one_by_one(qkv: Tensor, cu_seqlens: Tensor, causal: bool) -> Tensor:
 def reference_attention(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, dropout: Dropout | None, site: int, causal: bool
 ) -> Tensor:
-    key = dropout.mask_key(site) if dropout else None
-    return reference.attention(*qkv.unbind(1), cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, key, causal)
+    sequences = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return reference.attention(*qkv.unbind(1), *sequences, mask_key(dropout, site), causal)
 
 
-def with_gradient(function, qkv: Tensor, *arguments) -> tuple[Tensor, Tensor]:  # type: ignore[no-untyped-def]
-    leaf = qkv.clone().requires_grad_()
-    context = function(leaf, *arguments)
-    upstream = torch.randn(context.shape, generator=torch.Generator().manual_seed(2)).to(context.dtype)
-    return context.detach(), torch.autograd.grad(context, leaf, upstream)[0]
-
-
-def assert_near(got: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor], tolerance: float = 3e-6) -> None:
+def assert_near(got: list[Tensor], expected: list[Tensor], tolerance: float = 3e-6) -> None:
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=tolerance * other.abs().max().item())
 
@@ -59,26 +53,15 @@ LENGTHS = st.lists(st.integers(1, 90), min_size=1, max_size=5)
 @settings(max_examples=40)
 def test_attention_equals_that_of_each_sequence_alone(lengths: list[int], heads: int, size: int, causal: bool) -> None:
     qkv, cu_seqlens = random_qkv(lengths, heads, size)
-    got = with_gradient(attention, qkv, cu_seqlens, max(lengths), None, 0, causal)
-    assert_near(got, with_gradient(one_by_one, qkv, cu_seqlens, causal))
-
-
-@given(LENGTHS, st.sampled_from([8, 40, 64]), st.booleans(), st.integers(0, 2**64 - 1), st.integers(0, 2**34))
-@settings(max_examples=40)
-def test_dropout_equals_the_reference_implementation(
-    lengths: list[int], size: int, causal: bool, seed: int, first_token: int
-) -> None:
-    qkv, cu_seqlens = random_qkv(lengths, 2, size)
-    dropout, longest = Dropout(0.2, seed, first_token), max(lengths)
-    got = with_gradient(attention, qkv, cu_seqlens, longest, dropout, 3, causal)
-    assert_near(got, with_gradient(reference_attention, qkv, cu_seqlens, longest, dropout, 3, causal), 5e-6)
+    got = with_gradients(attention, qkv, cu_seqlens, max(lengths), None, 0, causal)
+    assert_near(got, with_gradients(one_by_one, qkv, cu_seqlens, causal))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_long_sequences_equal_those_alone(causal: bool) -> None:
     qkv, cu_seqlens = random_qkv([700, 512, 1], 1, 32)
-    got = with_gradient(attention, qkv, cu_seqlens, 700, None, 0, causal)
-    assert_near(got, with_gradient(one_by_one, qkv, cu_seqlens, causal))
+    got = with_gradients(attention, qkv, cu_seqlens, 700, None, 0, causal)
+    assert_near(got, with_gradients(one_by_one, qkv, cu_seqlens, causal))
 
 
 def test_dropout_drops_weights_at_its_rate() -> None:
@@ -112,25 +95,10 @@ def test_nan_stays_in_its_sequence_and_head() -> None:
 @pytest.mark.parametrize("lengths", [[0, 11, 4], [5, 0, 0, 3], [7, 0]])
 def test_an_empty_sequence_changes_nothing(function: Callable[..., Tensor], lengths: list[int]) -> None:
     qkv, cu_seqlens = random_qkv(lengths, 2, 16)
-    got = with_gradient(function, qkv, cu_seqlens, max(lengths), None, 0, False)
+    got = with_gradients(function, qkv, cu_seqlens, max(lengths), None, 0, False)
     _, without = random_qkv([length for length in lengths if length], 2, 16)
-    assert_near(got, with_gradient(function, qkv, without, max(lengths), None, 0, False))
+    assert_near(got, with_gradients(function, qkv, without, max(lengths), None, 0, False))
     assert got[1].isfinite().all()
-
-
-@needs_native
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
-    before = torch.get_num_threads()
-    qkv, cu_seqlens = random_qkv([3, 128, 50, 77], 3, 40)
-    arguments = (cu_seqlens, 128, Dropout(0.1, 5), 0, False)
-    try:
-        torch.set_num_threads(1)
-        alone = with_gradient(attention, qkv, *arguments)
-        torch.set_num_threads(threads)
-        assert all(map(torch.equal, with_gradient(attention, qkv, *arguments), alone))
-    finally:
-        torch.set_num_threads(before)
 
 
 @needs_native
@@ -142,24 +110,12 @@ def test_bfloat16_is_within_a_few_roundings_of_float32(head_size: int, causal: b
     for lengths in ([1, 31, 32], [33, 0, 2], [129, 300], [513]):
         qkv, cu_seqlens = random_qkv(lengths, 2, head_size)
         qkv = qkv.bfloat16()
-        context, gradient = with_gradient(attention, qkv, cu_seqlens, max(lengths), dropout, 3, causal)
-        exact, exact_gradient = with_gradient(attention, qkv.float(), cu_seqlens, max(lengths), dropout, 3, causal)
+        context, gradient = with_gradients(attention, qkv, cu_seqlens, max(lengths), dropout, 3, causal)
+        exact, exact_gradient = with_gradients(attention, qkv.float(), cu_seqlens, max(lengths), dropout, 3, causal)
         assert context.dtype == gradient.dtype == torch.bfloat16
         for got, expected in ((context, exact), (gradient, exact_gradient)):
             assert (got.float() - expected).norm() < 2**-8 * expected.norm(), lengths
             assert (got.float() - expected).abs().max() < 2**-6 * expected.abs().max(), lengths
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("causal", [False, True])
-def test_cuda_kernels_accept_our_shapes(dtype: torch.dtype, causal: bool) -> None:
-    """PyTorch computes the shapes, forward and backward, without a GPU."""
-    qkv = torch.empty(25, 3, 2, 16, dtype=dtype, device="meta", requires_grad=True)
-    cu_seqlens = torch.empty(4, dtype=torch.int32, device="meta")
-    context = cuda_attention(qkv.unbind(1), (cu_seqlens, cu_seqlens, 17, 17), Dropout(0.1, 5), 1, causal)
-    assert (context.shape, context.dtype) == ((25, 2, 16), dtype)
-    (gradient,) = torch.autograd.grad(context.sum(), qkv)
-    assert (gradient.shape, gradient.dtype) == (qkv.shape, dtype)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -168,8 +124,8 @@ def test_cuda_kernels_accept_our_shapes(dtype: torch.dtype, causal: bool) -> Non
 def test_cuda_kernels_equal_attention_of_each_sequence_alone(dtype: torch.dtype, causal: bool) -> None:
     lengths = [5, 170, 3]
     qkv, cu_seqlens = random_qkv(lengths, 2, 64)
-    exact = with_gradient(one_by_one, qkv, cu_seqlens, causal)
-    got = with_gradient(lambda x: attention(x.to("cuda", dtype), cu_seqlens.cuda(), 170, None, 0, causal).cpu(), qkv)
+    exact = with_gradients(one_by_one, qkv, cu_seqlens, causal)
+    got = with_gradients(lambda x: attention(x.to("cuda", dtype), cu_seqlens.cuda(), 170, None, 0, causal).cpu(), qkv)
     for one, other in zip(got, exact, strict=True):
         torch.testing.assert_close(one.float(), other, rtol=0, atol=(1e-5 if dtype == torch.float32 else 0.03))
 
@@ -191,15 +147,8 @@ def test_cuda_dropout_depends_on_its_key_and_drops_at_its_rate() -> None:
 def reference_biased(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, bias: Tensor, dropout: Dropout | None, site: int
 ) -> Tensor:
-    sequences, key = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen), dropout.mask_key(site) if dropout else None
-    return reference.attention(*qkv.unbind(1), *sequences, key, False, bias)
-
-
-def with_both_gradients(function, qkv: Tensor, bias: Tensor, *arguments) -> tuple[Tensor, ...]:  # type: ignore[no-untyped-def]
-    leaves = qkv.clone().requires_grad_(), bias.clone().requires_grad_()
-    context = function(leaves[0], *arguments[:2], leaves[1], *arguments[2:])
-    upstream = torch.randn(context.shape, generator=torch.Generator().manual_seed(2)).to(context.dtype)
-    return (context.detach(), *torch.autograd.grad(context, leaves, upstream))
+    sequences = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return reference.attention(*qkv.unbind(1), *sequences, mask_key(dropout, site), False, bias)
 
 
 def test_reference_of_a_bias_adds_a_mask_to_the_scores() -> None:
@@ -217,8 +166,8 @@ def test_bias_and_its_gradient_equal_the_reference(lengths: list[int], size: int
     qkv, cu_seqlens = random_qkv(lengths, 2, size)
     longest, dropout = max(lengths), Dropout(rate, 7, 40) if rate else None
     bias = torch.randn(2, 2 * (longest - 1 + beyond) + 1, generator=torch.Generator().manual_seed(3))
-    got = with_both_gradients(biased_attention, qkv, bias, cu_seqlens, longest, dropout, 3)
-    expected = with_both_gradients(reference_biased, qkv, bias, cu_seqlens, longest, dropout, 3)
+    got = with_gradients(biased_attention, qkv, cu_seqlens, longest, bias, dropout, 3)
+    expected = with_gradients(reference_biased, qkv, cu_seqlens, longest, bias, dropout, 3)
     for one, other in zip(got, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=5e-6 * max(1.0, other.abs().max().item()))
 
@@ -227,8 +176,8 @@ def test_bias_and_its_gradient_equal_the_reference(lengths: list[int], size: int
 def test_bias_in_bfloat16_is_close_to_float32() -> None:
     qkv, cu_seqlens = random_qkv([200, 31, 512], 2, 32)
     bias = torch.randn(2, 1023, generator=torch.Generator().manual_seed(3))
-    exact = with_both_gradients(biased_attention, qkv, bias, cu_seqlens, 512, None, 0)
-    rounded = with_both_gradients(biased_attention, qkv.bfloat16(), bias, cu_seqlens, 512, None, 0)
+    exact = with_gradients(biased_attention, qkv, cu_seqlens, 512, bias, None, 0)
+    rounded = with_gradients(biased_attention, qkv.bfloat16(), cu_seqlens, 512, bias, None, 0)
     for one, other in zip(rounded, exact, strict=True):
         torch.testing.assert_close(one.float(), other, rtol=0, atol=0.02 * other.abs().max().item())
 
@@ -258,8 +207,7 @@ def masked_by_window(
 def reference_windowed(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, window: int, dropout: Dropout | None, site: int
 ) -> Tensor:
-    key = dropout.mask_key(site) if dropout else None
-    return reference.windowed_attention(qkv, cu_seqlens, max_seqlen, window, key)
+    return reference.windowed_attention(qkv, cu_seqlens, max_seqlen, window, mask_key(dropout, site))
 
 
 @pytest.mark.parametrize("function", [windowed_attention, reference_windowed])
@@ -268,7 +216,7 @@ def reference_windowed(
 def test_windows_equal_a_mask(function: Callable[..., Tensor], lengths: list[int], window: int, size: int) -> None:
     qkv, cu_seqlens = random_qkv(lengths, 2, size)
     arguments = (cu_seqlens, max(lengths), window, None, 0)
-    assert_near(with_gradient(function, qkv, *arguments), with_gradient(masked_by_window, qkv, *arguments))
+    assert_near(with_gradients(function, qkv, *arguments), with_gradients(masked_by_window, qkv, *arguments))
 
 
 @pytest.mark.parametrize("lengths", [[700, 33], [64, 65, 66, 130, 0]])
@@ -276,7 +224,7 @@ def test_windows_have_the_masks_of_the_reference(lengths: list[int]) -> None:
     qkv, cu_seqlens = random_qkv(lengths, 2, 16)
     arguments = (cu_seqlens, max(lengths), 64, Dropout(0.2, 7, 40), 3)
     assert_near(
-        with_gradient(windowed_attention, qkv, *arguments), with_gradient(reference_windowed, qkv, *arguments), 5e-6
+        with_gradients(windowed_attention, qkv, *arguments), with_gradients(reference_windowed, qkv, *arguments), 5e-6
     )
 
 
@@ -294,6 +242,6 @@ def test_windows_in_bfloat16_are_close_to_float32(dropout: Dropout | None) -> No
         qkv, cu_seqlens = random_qkv(lengths, 2, size)
         qkv = qkv.bfloat16()
         arguments = (cu_seqlens, max(lengths), window, dropout, 3)
-        exact = with_gradient(windowed_attention, qkv.float(), *arguments)
-        for got, expected in zip(with_gradient(windowed_attention, qkv, *arguments), exact, strict=True):
+        exact = with_gradients(windowed_attention, qkv.float(), *arguments)
+        for got, expected in zip(with_gradients(windowed_attention, qkv, *arguments), exact, strict=True):
             assert (got.float() - expected).norm() < 2**-8 * expected.norm(), lengths

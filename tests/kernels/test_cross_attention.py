@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from gradients import with_gradients
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -21,7 +22,7 @@ from bertwright.kernels.attention import (
     cuda_attention,
     split,
 )
-from bertwright.kernels.dropout import Dropout
+from bertwright.kernels.dropout import Dropout, mask_key
 
 needs_native = pytest.mark.skipif(native_library.load_library("kernels") is None, reason="no native kernels")
 Lengths = list[tuple[int, int]]  # queries and keys of each sequence
@@ -67,15 +68,7 @@ def reference_attention(
     q: Tensor, kv: Tensor, *sequences: Any, dropout: Dropout | None = None, site: int = 0, causal: bool = False
 ) -> Tensor:
     q, k, v = split((q, kv))
-    return reference.attention(q, k, v, *sequences, dropout.mask_key(site) if dropout else None, causal)
-
-
-def with_gradients(function: Callable[..., Tensor], operands: list[Tensor], *rest: Any, **options: Any) -> list[Tensor]:
-    """Return the result and the gradients of all operands."""
-    leaves = [x.clone().requires_grad_() for x in operands]
-    context = function(*leaves, *rest, **options)
-    upstream = torch.randn(context.shape, generator=torch.Generator().manual_seed(2)).to(context.dtype)
-    return [context.detach(), *torch.autograd.grad(context, leaves, upstream)]
+    return reference.attention(q, k, v, *sequences, mask_key(dropout, site), causal)
 
 
 def assert_near(got: list[Tensor], expected: list[Tensor], tolerance: float = 5e-6) -> None:
@@ -94,8 +87,8 @@ def test_cross_attention_equals_each_pair_alone(
     function: Callable[..., Tensor], lengths: Lengths, heads: int, size: int, causal: bool
 ) -> None:
     operands, sequences = random_operands(lengths, heads, size)
-    got = with_gradients(function, operands, *sequences, causal=causal)
-    assert_near(got, with_gradients(one_by_one, operands, *sequences, causal=causal))
+    got = with_gradients(function, *operands, *sequences, causal=causal)
+    assert_near(got, with_gradients(one_by_one, *operands, *sequences, causal=causal))
 
 
 @given(LENGTHS, st.sampled_from([8, 40, 64]), st.booleans(), st.integers(0, 2**64 - 1), st.integers(0, 2**34))
@@ -105,8 +98,8 @@ def test_dropout_equals_the_reference_implementation(
 ) -> None:
     operands, sequences = random_operands(lengths, 2, size)
     options = {"dropout": Dropout(0.2, seed, first_token), "site": 3, "causal": causal}
-    got = with_gradients(cross_attention, operands, *sequences, **options)
-    assert_near(got, with_gradients(reference_attention, operands, *sequences, **options))
+    got = with_gradients(cross_attention, *operands, *sequences, **options)
+    assert_near(got, with_gradients(reference_attention, *operands, *sequences, **options))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -115,9 +108,9 @@ def test_attention_to_the_same_sequences_has_the_bits_of_self_attention(dtype: t
     lengths, dropout = [3, 90, 0, 41, 200], Dropout(0.1, 5)
     qkv = torch.randn(sum(lengths), 3, 2, 24, generator=torch.Generator().manual_seed(3)).to(dtype)
     starts, longest = offsets(lengths), max(lengths)
-    context, gradient = with_gradients(attention, [qkv], starts, longest, dropout, 1, causal)
+    context, gradient = with_gradients(attention, qkv, starts, longest, dropout, 1, causal)
     operands, rest = [qkv[:, 0], qkv[:, 1:]], (starts, starts, longest, longest, dropout, 1, causal)
-    got = with_gradients(cross_attention, operands, *rest)
+    got = with_gradients(cross_attention, *operands, *rest)
     assert all(map(torch.equal, got, (context, gradient[:, 0], gradient[:, 1:])))
 
 
@@ -170,8 +163,8 @@ def test_bfloat16_is_within_a_few_roundings_of_float32(head_size: int, causal: b
     for lengths in ([(1, 31), (32, 33), (2, 0)], [(129, 300), (0, 9)], [(1, 513), (40, 7)]):
         operands, sequences = random_operands(lengths, 2, head_size)
         halves, options = [x.bfloat16() for x in operands], {"dropout": Dropout(0.1, 5), "causal": causal}
-        got = with_gradients(cross_attention, halves, *sequences, **options)
-        exact = with_gradients(cross_attention, [x.float() for x in halves], *sequences, **options)
+        got = with_gradients(cross_attention, *halves, *sequences, **options)
+        exact = with_gradients(cross_attention, *(x.float() for x in halves), *sequences, **options)
         for actual, expected in zip(got, exact, strict=True):
             assert actual.dtype == torch.bfloat16
             assert (actual.float() - expected).norm() < 2**-7 * expected.norm(), lengths
@@ -180,13 +173,10 @@ def test_bfloat16_is_within_a_few_roundings_of_float32(head_size: int, causal: b
 @needs_native
 def test_bits_do_not_depend_on_the_number_of_threads() -> None:
     operands, sequences = random_operands([(3, 128), (50, 0), (0, 7), (77, 20)], 3, 40)
-    before, results = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append(with_gradients(cross_attention, operands, *sequences, dropout=Dropout(0.1, 5)))
-    finally:
-        torch.set_num_threads(before)
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(with_gradients(cross_attention, *operands, *sequences, dropout=Dropout(0.1, 5)))
     assert all(torch.equal(x, y) for result in results[1:] for x, y in zip(result, results[0], strict=True))
 
 
@@ -226,10 +216,10 @@ def test_cuda_kernels_accept_our_shapes(dtype: torch.dtype, causal: bool) -> Non
 @pytest.mark.parametrize("causal", [False, True])
 def test_cuda_kernels_equal_attention_of_each_pair_alone(dtype: torch.dtype, causal: bool) -> None:
     operands, sequences = random_operands([(5, 9), (1, 170), (60, 64)], 2, 64)
-    exact = with_gradients(one_by_one, operands, *sequences, causal=causal)
+    exact = with_gradients(one_by_one, *operands, *sequences, causal=causal)
     on_gpu = [x.cuda() if isinstance(x, Tensor) else x for x in sequences]
     got = with_gradients(
-        lambda *x: cross_attention(*(y.to("cuda", dtype) for y in x), *on_gpu, causal=causal).cpu(), operands
+        lambda *x: cross_attention(*(y.to("cuda", dtype) for y in x), *on_gpu, causal=causal).cpu(), *operands
     )
     for actual, expected in zip(got, exact, strict=True):
         torch.testing.assert_close(actual.float(), expected, rtol=0, atol=(1e-5 if dtype == torch.float32 else 0.03))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from gradients import with_gradients
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bertwright.kernels import cpu_linear, ffi, fused_ops, native_library, reference
 from bertwright.kernels.adamw import adamw_, gradient_norm
 from bertwright.kernels.attention import attention
-from bertwright.kernels.dropout import Dropout, keep_mask
+from bertwright.kernels.dropout import Dropout, keep_mask, mask_key
 from bertwright.kernels.ffi import use_native
 from bertwright.kernels.linear_cross_entropy import cross_entropy_, linear_cross_entropy
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
@@ -30,26 +31,15 @@ SHAPES = [(130, 256), (37, 100), (5, 11), (1, 8), (0, 16)]
 
 
 @pytest.fixture(autouse=True)
-def seed_torch() -> Iterator[None]:
-    threads = torch.get_num_threads()
+def seed_torch() -> None:
     torch.manual_seed(7)
-    yield
-    torch.set_num_threads(threads)
-
-
-def outcome(function: Callable[..., Tensor], *inputs: Tensor) -> list[Tensor]:
-    """Return the result and the gradient of every input, for one fixed upstream gradient."""
-    leaves = [x.clone().requires_grad_() for x in inputs]
-    y = function(*leaves)
-    torch.manual_seed(3)
-    return [y.detach(), *torch.autograd.grad(y, leaves, torch.randn(y.shape).to(y.dtype))]
 
 
 def assert_same(
     ours: Callable[..., Tensor], expected: Callable[..., Tensor], *inputs: Tensor, tolerance: float = 3e-6
 ) -> None:
     """Compare results and gradients; `tolerance` is relative to each tensor's largest number."""
-    for got, exact in zip(outcome(ours, *inputs), outcome(expected, *inputs), strict=True):
+    for got, exact in zip(with_gradients(ours, *inputs), with_gradients(expected, *inputs), strict=True):
         largest = exact.abs().max().item() if exact.numel() else 0.0
         torch.testing.assert_close(got, exact, rtol=0, atol=tolerance * largest)
 
@@ -57,6 +47,11 @@ def assert_same(
 def norm_inputs(rows: int, columns: int) -> list[Tensor]:
     shapes = [(rows, columns), (columns,), (rows, columns), (columns,), (columns,)]
     return [torch.randn(shape) for shape in shapes]
+
+
+def draw_ids(count: int, sizes: tuple[int, int, int]) -> tuple[Tensor, ...]:
+    """Draw the rows of tokens in tables of these sizes."""
+    return tuple(torch.randint(0, size, (count,)) for size in sizes)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -100,7 +95,7 @@ def test_add_dropout_norm_equals_the_reference_implementation(shape: tuple[int, 
         return lambda x, b, r, w, c: function(x, b, r, LayerNormParams(w, c, 1e-12))
 
     ours = with_norm(lambda *inputs: fused_ops.add_dropout_norm(*inputs, dropout, 5))
-    expected = with_norm(lambda *inputs: reference.add_dropout_norm(*inputs, dropout and dropout.mask_key(5)))
+    expected = with_norm(lambda *inputs: reference.add_dropout_norm(*inputs, mask_key(dropout, 5)))
     assert_same(ours, expected, *norm_inputs(*shape), tolerance=1e-5)
 
 
@@ -151,15 +146,14 @@ def test_layer_norm_of_a_large_mean_is_accurate(columns: int) -> None:
 @pytest.mark.parametrize("dropout", [None, DROPOUT])
 def test_embed_norm_equals_the_reference_implementation(shape: tuple[int, int], dropout: Dropout | None) -> None:
     rows, columns = shape
-    ids = tuple(torch.randint(0, size, (rows,)) for size in (50, 20, 2))
-    rows = (ids[0], ids[1], ids[2])
+    ids = draw_ids(rows, (50, 20, 2))
     tables = [torch.randn(size, columns) for size in (50, 20, 2)]
     assert_same(
         lambda a, p, t, w, c: fused_ops.embed_norm(
-            rows, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout, 0
-        ),  # type: ignore[arg-type]
+            ids, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout, 0
+        ),
         lambda a, p, t, w, c: reference.embed_norm(
-            ids, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), dropout and dropout.mask_key(0)
+            ids, EmbeddingTables(a, p, t), LayerNormParams(w, c, 1e-12), mask_key(dropout, 0)
         ),
         *tables,
         torch.randn(columns),
@@ -171,13 +165,12 @@ def test_embed_norm_equals_the_reference_implementation(shape: tuple[int, int], 
 @needs_native
 @pytest.mark.parametrize("rows", [0, 1, 40])
 def test_sparse_gradient_of_embeddings_equals_the_dense_one(rows: int) -> None:
-    ids = tuple(torch.randint(0, size, (rows,)) for size in (500, 20, 2))
-    rows = (ids[0], ids[1], ids[2])
+    ids = draw_ids(rows, (500, 20, 2))
     tables = EmbeddingTables(*(torch.randn(size, 24).requires_grad_() for size in (500, 20, 2)))
     norm = LayerNormParams(torch.randn(24), torch.randn(24), 1e-12)
     found = []
     for sparse in (False, True):
-        y = fused_ops.embed_norm(rows, tables, norm, DROPOUT, 0, sparse)  # type: ignore[arg-type]
+        y = fused_ops.embed_norm(ids, tables, norm, DROPOUT, 0, sparse)
         found.append(torch.autograd.grad((y * y).sum(), tables))
     assert [gradient.is_sparse for gradient in found[1]] == [True, False, False]
     assert found[1][0].values().shape == (len(ids[0].unique()), 24)
@@ -191,7 +184,7 @@ def test_embed_norm_with_an_id_outside_its_table_raises() -> None:
     rows = (ids, ids, torch.zeros_like(ids))
     tables = EmbeddingTables(torch.randn(9, 8), torch.randn(20, 8), torch.randn(2, 8))
     with pytest.raises(ValueError, match=r"embed_norm.* 0 to 8.* 0 to 9"):
-        fused_ops.embed_norm(rows, tables, LayerNormParams(torch.ones(8), torch.zeros(8), 1e-12), None, 0)  # type: ignore[arg-type]
+        fused_ops.embed_norm(rows, tables, LayerNormParams(torch.ones(8), torch.zeros(8), 1e-12), None, 0)
 
 
 @given(st.integers(1, 40), st.integers(1, 70), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 50))
@@ -297,7 +290,7 @@ def test_linear_in_bfloat16_equals_torch(
         monkeypatch.setattr(fused_ops, "uses_native_linear", lambda weight: False)
     x, weight = torch.randn(rows, in_features).bfloat16(), torch.randn(out_features, in_features).bfloat16()
     inputs = (x, weight, torch.randn(out_features).bfloat16()) if with_bias else (x, weight)
-    for got, expected in zip(outcome(fused_ops.linear, *inputs), outcome(F.linear, *inputs), strict=True):
+    for got, expected in zip(with_gradients(fused_ops.linear, *inputs), with_gradients(F.linear, *inputs), strict=True):
         assert got.dtype == torch.bfloat16
         assert got.shape == expected.shape
         assert (got.float() - expected.float()).norm() <= 2**-8 * expected.float().norm()
@@ -495,26 +488,25 @@ def test_correct_is_the_first_of_equal_logits() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_bits_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     inputs = norm_inputs(300, 96)
-    ids = tuple(torch.randint(0, size, (300,)) for size in (50, 20, 2))
-    rows = (ids[0], ids[1], ids[2])
-    tables = [torch.randn(size, 96) for size in (50, 20, 2)]
+    ids = draw_ids(300, (50, 20, 2))
+    tables, numbers = [torch.randn(size, 96) for size in (50, 20, 2)], torch.randn(99_999)
 
     def run_all() -> list[Tensor]:
-        normed = outcome(
+        normed = with_gradients(
             lambda x, b, r, w, c: fused_ops.add_dropout_norm(x, b, r, LayerNormParams(w, c, 1e-12), DROPOUT, 5), *inputs
         )
-        gelu = outcome(lambda x, b: fused_ops.bias_gelu(x, b, False), *inputs[:2])
-        embedded = outcome(
+        gelu = with_gradients(lambda x, b: fused_ops.bias_gelu(x, b, False), *inputs[:2])
+        embedded = with_gradients(
             lambda a, p, t, w: fused_ops.embed_norm(
-                rows, EmbeddingTables(a, p, t), LayerNormParams(w, w, 1e-12), DROPOUT, 0
-            ),  # type: ignore[arg-type]
+                ids, EmbeddingTables(a, p, t), LayerNormParams(w, w, 1e-12), DROPOUT, 0
+            ),
             *tables,
             inputs[1],
         )
         is_native = ffi.bf16_isa() is not None  # otherwise torch computes it, which does not guarantee this
         layer = (inputs[0].bfloat16(), torch.eye(160, 96) + 1 / 3, torch.ones(160))
-        dense = outcome(fused_ops.linear, *layer) if is_native else []
-        return [*normed, *gelu, *embedded, *dense, gradient_norm([torch.randn(99_999)])]
+        dense = with_gradients(fused_ops.linear, *layer) if is_native else []
+        return [*normed, *gelu, *embedded, *dense, gradient_norm([numbers])]
 
     torch.set_num_threads(1)
     expected = run_all()
@@ -528,8 +520,8 @@ def test_results_in_bfloat16_are_float32_rounded() -> None:
     got = fused_ops.add_dropout_norm(x, b, r, LayerNormParams(w, c, 1e-12), DROPOUT, 1)
     floats = x.float(), b.float(), r.float(), LayerNormParams(w.float(), c.float(), 1e-12)
     assert torch.equal(got, reference.add_dropout_norm(*floats, DROPOUT.mask_key(1)).bfloat16())
-    gelu = outcome(lambda x, b: fused_ops.bias_gelu(x, b, False), x, b)
-    expected = outcome(lambda x, b: reference.bias_gelu(x, b, False), x.float(), b.float())
+    gelu = with_gradients(lambda x, b: fused_ops.bias_gelu(x, b, False), x, b)
+    expected = with_gradients(lambda x, b: reference.bias_gelu(x, b, False), x.float(), b.float())
     for one, other in zip(gelu, expected, strict=True):
         torch.testing.assert_close(one.float(), other, rtol=0.02, atol=0.02)
 

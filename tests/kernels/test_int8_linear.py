@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 
 from bertwright.kernels import reference
 from bertwright.kernels.ffi import int8_isa
-from bertwright.kernels.int8_linear import ACTIVATIONS, int8_linear, quantize_weight
+from bertwright.kernels.int8_linear import int8_linear, quantize_weight
+from bertwright.kernels.reference import ACTIVATIONS
 
 needs_kernel = pytest.mark.skipif(int8_isa() is None, reason="no units for int8")
 SHAPES = [(0, 8, 8), (1, 3, 5), (7, 16, 16), (13, 33, 70), (100, 128, 40), (193, 384, 64)]
@@ -23,14 +22,6 @@ def draw(*shape: int) -> Tensor:
 def plain_values(weight: Tensor) -> tuple[Tensor, Tensor]:
     scales = weight.abs().amax(1) / reference.WEIGHT_LEVELS
     return (weight / scales[:, None]).round().to(torch.int8), scales
-
-
-@pytest.fixture(autouse=True)
-def same_threads() -> Iterator[None]:
-    """Leave the number of threads as it was: later tests fork, and OpenMP's threads do not exist in a fork."""
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 @needs_kernel

@@ -56,6 +56,17 @@ def works() -> bool:
     return library is not None and library.triple(14) == 42
 
 
+def run_elsewhere(package: Path, expression: str) -> subprocess.Popen[str]:
+    """Start a process of its own that prints an expression with the `library`: here, the first one is still mapped."""
+    program = (
+        "import sys; from pathlib import Path; from bertwright.kernels import native_library\n"
+        "native_library.PACKAGE = Path(sys.argv[1]); library = native_library.load_library('small')\n"
+        f"print({expression})"
+    )
+    command = [sys.executable, "-c", program, str(package)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 def list_cached(folder: Path, suffix: str = ".so") -> list[Path]:
     return sorted(folder.rglob(f"*{suffix}"))
 
@@ -109,13 +120,7 @@ def test_a_damaged_library_is_rebuilt(package: Path, tmp_path: Path, damage: str
         path.write_bytes(whole)
         digest.unlink()
     native_library.load_library.cache_clear()
-    # In a process of its own: in this one the first library is still mapped.
-    program = (
-        "import sys; from pathlib import Path; from bertwright.kernels import native_library\n"
-        "native_library.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small').triple(5))"
-    )
-    result = subprocess.run([sys.executable, "-c", program, str(package)], capture_output=True, text=True, timeout=60)
-    assert result.stdout == "15\n", result.stderr
+    assert run_elsewhere(package, "library.triple(5)").communicate(timeout=60)[0] == "15\n"
     assert path.read_bytes() == whole
 
 
@@ -141,16 +146,7 @@ def test_next_compiler_is_tried_after_a_broken_cxx(
 
 @needs_compiler
 def test_processes_that_start_together_compile_once(package: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from bertwright.kernels import native_library\n"
-        "native_library.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small').triple(5))"
-    )
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(package)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        for _ in range(4)
-    ]
+    running = [run_elsewhere(package, "library.triple(5)") for _ in range(4)]
     outputs = [process.communicate(timeout=120) for process in running]
     assert [out for out, _ in outputs] == ["15\n"] * 4
     assert sum(err.count("compiling small.cpp") for _, err in outputs) == 1
@@ -226,17 +222,10 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
     if planted == "folder of another user":
         os.chown(folder, NOBODY, NOBODY)
     capfd.readouterr()
-    program = (
-        "import sys; from pathlib import Path; from bertwright.kernels import native_library\n"
-        "native_library.PACKAGE = Path(sys.argv[1]); print(native_library.load_library('small') is not None)"
-    )
-    result = subprocess.run([sys.executable, "-c", program, str(package)], capture_output=True, text=True, timeout=60)
+    output, errors = run_elsewhere(package, "library is not None").communicate(timeout=60)
     assert not (tmp_path / "PWNED").exists()
-    if planted == "folder of another user":
-        assert result.stdout == "False\n"
-        assert f"note: {folder}" in result.stderr
-    else:
-        assert result.stdout == "True\n"
+    assert output == f"{planted != 'folder of another user'}\n"
+    assert (f"note: {folder}" in errors) == (planted == "folder of another user")
 
 
 @needs_compiler

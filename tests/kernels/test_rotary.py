@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from gradients import with_gradients
 from torch import Tensor
 
 from bertwright.kernels import reference
@@ -18,12 +17,6 @@ def random(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(3)).to(dtype)
 
 
-def value_and_gradient(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
-    leaf = x.clone().requires_grad_()
-    y = function(leaf)
-    return y.detach(), torch.autograd.grad(y, leaf, random(*y.shape, dtype=y.dtype))[0]
-
-
 def reference_rotate(qkv: Tensor) -> Tensor:
     tables = rotation_tables(10_000.0, qkv.shape[-1], 31, torch.device("cpu"))
     return reference.rotate(qkv, *(table[POSITIONS] for table in tables))
@@ -33,8 +26,8 @@ def reference_rotate(qkv: Tensor) -> Tensor:
 @pytest.mark.parametrize("size", [2, 8, 20, 64])
 def test_rotation_equals_its_reference(size: int, dtype: torch.dtype) -> None:
     qkv = random(8, 3, 2, size, dtype=dtype)
-    got = value_and_gradient(lambda x: rotate(x, POSITIONS, 31, 10_000.0), qkv)
-    torch.testing.assert_close(got, value_and_gradient(reference_rotate, qkv))
+    got = with_gradients(lambda x: rotate(x, POSITIONS, 31, 10_000.0), qkv)
+    torch.testing.assert_close(got, with_gradients(reference_rotate, qkv))
     assert torch.equal(got[0][:, 2], qkv[:, 2])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="no Triton on this machine")
 
-from bertwright.kernels import adamw, fused_encoder, fused_ops, gpu_linear, reference
+from gradients import with_gradients
+
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import linear_cross_entropy as loss_module
+from bertwright.kernels import fused_encoder, gpu_linear, reference
 from bertwright.kernels.dropout import Dropout, mask_key
 from bertwright.kernels.reference import IGNORED_LABEL, AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton import adamw_kernels, gelu, ops
@@ -29,10 +30,9 @@ from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
 from bertwright.systems.bert.masked_lm_objective import MaskedLMWithNextSentence
-from bertwright.training import optimizer as optimizer_module
 from bertwright.training.loop import DivergedError, train_steps
 from bertwright.training.optimizer import Optimizer, OptimizerSettings
-from interpreted_triton import DEVICE
+from interpreted_triton import DEVICE, take_for_gpu
 
 ROOT = Path(__file__).parents[2]
 ROWS, COLUMNS = 37, 72  # neither is a multiple of a tile
@@ -47,26 +47,13 @@ def seed() -> None:
 def everything_in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let models on the CPU run Triton's kernels, interpreted."""
     if DEVICE == "cpu":
-        for module in (fused_ops, loss_module, adamw, fused_encoder, attention_module, gpu_linear, optimizer_module):
-            monkeypatch.setattr(module, "use_triton", lambda *tensors: True)
-        for module in (fused_ops, loss_module, adamw, attention_module):
-            monkeypatch.setattr(module, "use_native", lambda *tensors: False)
-        for module in (fused_ops, loss_module):
-            monkeypatch.setattr(module, "is_native_bf16", lambda x: False)
+        take_for_gpu(monkeypatch, lambda *tensors: True)
         for name, size in {"ROWS": 32, "COLUMNS": 64}.items():  # the interpreter computes tile by tile, padding too
             monkeypatch.setattr(gelu, name, size)
 
 
 def normal(*shape: int, trained: bool = True) -> Tensor:
     return torch.randn(shape, device=DEVICE, requires_grad=trained)
-
-
-def with_gradients(function: Callable[..., Tensor], *operands: Any) -> list[Tensor]:
-    """Return a result and the gradients of all operands that have one, for a fixed gradient of the result."""
-    y = function(*operands)
-    trained = [x for x in operands if isinstance(x, Tensor) and x.requires_grad]
-    upstream = torch.linspace(-1, 1, y.numel(), device=y.device).view_as(y).to(y.dtype)
-    return [y.detach(), *torch.autograd.grad(y, trained, upstream)]
 
 
 def assert_same(ours: list[Tensor], theirs: list[Tensor], tolerance: float = 1e-5) -> None:
@@ -166,7 +153,7 @@ def test_attention_equals_the_reference(
     sequences = cu_q, cu_k, max(queries), max(keys or queries)
 
     def theirs(*given: Tensor) -> Tensor:
-        return reference.attention(*attention_module.split(given), *sequences, key if dropout else None, causal)
+        return reference.attention(*attention_module.split(given), *sequences, key, causal)
 
     ours = with_gradients(lambda *given: ops.Attention.apply(sequences, causal, key, None, *given), *operands)
     assert_same(ours, with_gradients(theirs, *operands))
@@ -183,8 +170,7 @@ def test_attention_with_a_bias_equals_the_reference(dropout: Dropout | None) -> 
         return attention_module.biased_attention(qkv, cu, 40, bias, dropout, 3)
 
     def theirs(qkv: Tensor, bias: Tensor) -> Tensor:
-        key = dropout.mask_key(3) if dropout else None
-        return reference.attention(*attention_module.split([qkv]), cu, cu, 40, 40, key, False, bias)
+        return reference.attention(*attention_module.split([qkv]), cu, cu, 40, 40, mask_key(dropout, 3), False, bias)
 
     assert_same(with_gradients(ours, qkv, bias), with_gradients(theirs, qkv, bias))
 

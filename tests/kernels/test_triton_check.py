@@ -13,21 +13,18 @@ from torch import Tensor
 
 pytest.importorskip("triton", reason="no Triton on this machine")
 
-from bertwright.kernels import adamw, fused_encoder, fused_ops, gpu_linear, native_library, triton_check
 from bertwright.kernels import attention as attention_module
-from bertwright.kernels import linear_cross_entropy as loss_module
+from bertwright.kernels import fused_encoder, fused_ops, native_library, triton_check
 from bertwright.kernels.adamw import adamw_, gradient_norm, optimizer_works
 from bertwright.kernels.dropout import Dropout
 from bertwright.kernels.linear_cross_entropy import linear_cross_entropy
 from bertwright.kernels.reference import AdamStep, EmbeddingTables, LayerNormParams
 from bertwright.kernels.triton import adamw_kernels, flash, gelu, layer_norm, ops
 from bertwright.models.packing import pack
-from bertwright.systems.bert import bert_encoder
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
-from bertwright.training import optimizer as optimizer_module
 from bertwright.training.context import ExecutionContext
-from interpreted_triton import DEVICE
+from interpreted_triton import DEVICE, take_for_gpu
 
 WIDTH, HEADS, VOCABULARY = 16, 2, 50
 OPERATIONS = {"embeddings", "dense layer", "attention", "LayerNorm", "GELU", "dropout", "cross entropy", "AdamW"}
@@ -38,12 +35,7 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A process that has checked nothing, and whose dispatcher takes every tensor for one on a GPU."""
     monkeypatch.setattr(triton_check, "_checked", set())
     monkeypatch.setattr(triton_check, "ROWS", 20)
-    for module in (fused_ops, loss_module, adamw, fused_encoder, attention_module, gpu_linear, optimizer_module):
-        monkeypatch.setattr(module, "use_triton", lambda *tensors: not native_library.triton_problems)
-    for module in (fused_ops, loss_module, adamw, attention_module):
-        monkeypatch.setattr(module, "use_native", lambda *tensors: False)
-    for module in (fused_ops, loss_module):
-        monkeypatch.setattr(module, "is_native_bf16", lambda x: False)
+    take_for_gpu(monkeypatch, lambda *tensors: not native_library.triton_problems)
     yield
     native_library.triton_problems.clear()
 
@@ -108,14 +100,15 @@ def test_checks_of_an_encoder_start_the_kernels_of_its_training(monkeypatch: pyt
     def check(*given: Any) -> bool:
         nonlocal is_check
         is_check = True
-        passed = fused_encoder.kernels_work(*given)
+        passed = kernels_work(*given)
         is_check = False
         return passed
 
     start = flash.launch
     for module in (flash, gelu, layer_norm):
         monkeypatch.setattr(module, "launch", record)
-    monkeypatch.setattr(bert_encoder, "kernels_work", check)
+    kernels_work = fused_encoder._kernels_work
+    monkeypatch.setattr(fused_encoder, "_kernels_work", check)
     config = BertConfig(
         vocab_size=VOCABULARY, hidden_size=WIDTH, num_layers=2, num_heads=HEADS, intermediate_size=24, max_positions=8
     )

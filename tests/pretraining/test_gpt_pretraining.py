@@ -20,8 +20,7 @@ from bertwright.systems.gpt.gpt import GptLanguageModel
 from bertwright.systems.gpt.gpt_objective import GptObjective
 from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.training.context import execution_context
-from bertwright.vocabulary.byte_pairs import learn_byte_pairs
-from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words
+from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words, learn_byte_pairs
 from harness import failing_after, same_weights
 from helpers import read_output, text_reporter
 from small_runs import grammar

@@ -277,7 +277,7 @@ def test_fused_encoder_gives_the_same_bits_with_any_number_of_threads(threads):
 
 @pytest.mark.bfloat16
 def test_what_cannot_be_fused_runs_layer_by_layer(monkeypatch):
-    monkeypatch.setattr(encoder_module, "fused_encoder", None)  # not called
+    monkeypatch.setattr("bertwright.kernels.fused_encoder.FusedEncoder", None)  # not called
     batch = pack(texts([7, 12])[0])
     aligned = replace(CONFIG, hidden_size=96, intermediate_size=160)
     for config, dtype in (

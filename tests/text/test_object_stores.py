@@ -21,13 +21,13 @@ from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read,
 from bertwright.executors.executor import SerialExecutor
 from bertwright.text import sources
 from bertwright.tokenstore import build as build_module
-from bertwright.tokenstore.build import BuildSettings, Progress, build
+from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.learn.learn_vocabulary import LearnSettings, learn_vocabulary
 from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
-from helpers import text_reporter
+from helpers import WatchedReporter, stop_after, text_reporter
 
 TEXT = "".join(f"The cat sat {number}.\nIt ran.\n\n" for number in range(60))
 
@@ -111,20 +111,13 @@ def test_store_and_vocabulary_are_built_in_a_bucket_with_the_same_bytes(
     put(f"{bucket}/text.txt", TEXT)
     (tmp_path / "text.txt").write_text(TEXT)
     build(tmp_path / "store", CorpusSettings((str(tmp_path / "text.txt"),)), tokenizer, BuildSettings(0.2, workers=1))
-    corpus, url, calls = CorpusSettings((f"{bucket}/text.txt",)), f"{bucket}/store", list[Progress]()
-
-    def stop(progress: Progress) -> None:
-        calls.append(progress)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-
-    executor = SerialExecutor()
+    corpus, url = CorpusSettings((f"{bucket}/text.txt",)), f"{bucket}/store"
+    executor, reporter = SerialExecutor(), WatchedReporter()
     with pytest.raises(KeyboardInterrupt):
-        build(Path(url), corpus, tokenizer, BuildSettings(0.2), stop, executor)
+        build(Path(url), corpus, tokenizer, BuildSettings(0.2), stop_after(2), executor)
     assert not files.exists(Path(url) / "train")
-    calls.clear()
-    built = build(Path(url), corpus, tokenizer, BuildSettings(0.2), calls.append, executor)
-    assert "2 of" in calls[0].notice
+    built = build(Path(url), corpus, tokenizer, BuildSettings(0.2), reporter, executor)
+    assert "2 of" in reporter.notes[0]
     assert build(Path(url), corpus, tokenizer, BuildSettings(0.2), executor=executor) == built  # it is finished
     expected = {str(path.relative_to(tmp_path / "store")): path for path in (tmp_path / "store").rglob("*")}
     for name, data in content(url).items():

@@ -21,9 +21,10 @@ from bertwright.executors.executor import SerialExecutor
 from bertwright.executors.open_executor import make_local_executor
 from bertwright.executors.processes import ProcessExecutor
 from bertwright.tokenstore import build as build_module
-from bertwright.tokenstore.build import BuildSettings, Progress, build
+from bertwright.tokenstore.build import BuildSettings, build
 from bertwright.tokenstore.store import TokenStore
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
+from helpers import WatchedReporter, stop_after
 
 WORDS = "the a cat dog sat ran on under mat tree red big old and then it was there again far".split()
 TRAIN_ONLY = BuildSettings(held_out=0, workers=1)
@@ -71,18 +72,6 @@ def content(folder: Path) -> dict[str, bytes]:
     """Return the content of each file below a folder, without hidden ones."""
     found = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
-
-
-def stop_after(calls_allowed: int) -> Callable[[Progress], None]:
-    """Return a progress callback that interrupts the build, as Ctrl-C does."""
-    calls = list[int]()
-
-    def progress(_: Progress) -> None:
-        calls.append(1)
-        if len(calls) > calls_allowed:
-            raise KeyboardInterrupt
-
-    return progress
 
 
 def test_build_small_corpus_holds_its_tokens_and_counts_what_is_dropped(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -144,7 +133,7 @@ def test_resumed_build_requests_missing_shards_only(
 ) -> None:
     executor = RecordingExecutor()
     with pytest.raises(KeyboardInterrupt):
-        build(tmp_path / "s", corpus, tokenizer, progress=stop_after(4), executor=executor)
+        build(tmp_path / "s", corpus, tokenizer, reporter=stop_after(4), executor=executor)
     requested = executor.numbers
     build(tmp_path / "s", corpus, tokenizer, executor=executor)
     assert executor.numbers == requested[4:]
@@ -156,7 +145,7 @@ def test_damaged_shard_of_an_interrupted_build_is_written_again(
 ) -> None:
     build(tmp_path / "unbroken", corpus, tokenizer)
     with pytest.raises(KeyboardInterrupt):
-        build(tmp_path / "s", corpus, tokenizer, progress=stop_after(4))
+        build(tmp_path / "s", corpus, tokenizer, reporter=stop_after(4))
     (summary, *_), (chunks, *_) = (
         sorted((tmp_path / "s").glob(f".unfinished-*/*{end}")) for end in (".npz", ".chunks")
     )
@@ -240,13 +229,13 @@ def test_corpus_without_text_raises_an_error(tmp_path: Path, tokenizer: Tokenize
 def test_interrupted_build_resumes(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
     build(tmp_path / "unbroken", corpus, tokenizer)
     with pytest.raises(KeyboardInterrupt):
-        build(tmp_path / "s", corpus, tokenizer, progress=stop_after(4))
+        build(tmp_path / "s", corpus, tokenizer, reporter=stop_after(4))
     assert not (tmp_path / "s" / "train").exists()
-    reports: list[Progress] = []
-    build(tmp_path / "s", corpus, tokenizer, progress=reports.append)
-    assert reports[0].bytes_done >= 3 * 4000
-    assert "resuming an interrupted build: " in reports[0].notice
-    assert reports[-1].bytes_done == sum(p.stat().st_size for p in (tmp_path / "corpus").iterdir())
+    reporter = WatchedReporter()
+    build(tmp_path / "s", corpus, tokenizer, reporter=reporter)
+    assert reporter.done[0] >= 3 * 4000
+    assert "resuming an interrupted build: " in reporter.notes[0]
+    assert reporter.done[-1] == sum(p.stat().st_size for p in (tmp_path / "corpus").iterdir())
     assert content(tmp_path / "s") == content(tmp_path / "unbroken")
     assert not [path for path in (tmp_path / "s").iterdir() if path.name.startswith(".unfinished")]
 
@@ -255,13 +244,13 @@ def test_build_of_changed_inputs_starts_from_scratch(
     tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        build(tmp_path / "s", corpus, tokenizer, progress=stop_after(4))
+        build(tmp_path / "s", corpus, tokenizer, reporter=stop_after(4))
     with (tmp_path / "corpus" / "two.txt").open("a") as file:
         file.write("\n\nit was far\n")
-    reports: list[Progress] = []
-    build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY, progress=reports.append)
-    assert reports[0].bytes_done == 0
-    assert "starting from scratch" in reports[0].notice
+    reporter = WatchedReporter()
+    build(tmp_path / "s", corpus, tokenizer, TRAIN_ONLY, reporter)
+    assert reporter.done[0] == 0
+    assert "starting from scratch" in reporter.notes[0]
     assert sentences(tmp_path / "s" / "train", tokenizer)[-1] == ["it was far"]
 
 
@@ -315,12 +304,12 @@ def test_error_of_a_worker_is_raised_by_the_build(tmp_path: Path, tokenizer: Tok
 
 
 def test_killed_worker_is_reported(tmp_path: Path, corpus: CorpusSettings, tokenizer: Tokenizer) -> None:
-    def kill_workers(_: Progress) -> None:
+    def kill_workers(_: int) -> None:
         for pid in children(os.getpid()):
             os.kill(pid, signal.SIGKILL)
 
     with pytest.raises(ChildProcessError, match=r"exit code -9: killed.*memory.*workers"):
-        build(tmp_path / "s", corpus, tokenizer, BuildSettings(workers=1), kill_workers)
+        build(tmp_path / "s", corpus, tokenizer, BuildSettings(workers=1), WatchedReporter(kill_workers))
     build(tmp_path / "s", corpus, tokenizer)
 
 
@@ -348,9 +337,9 @@ def test_full_disk_preserves_finished_shards(
             build(tmp_path / "s", corpus, tokenizer)
     assert caught.value.errno == errno.ENOSPC
     assert not (tmp_path / "s" / "train").exists()
-    reports: list[Progress] = []
-    build(tmp_path / "s", corpus, tokenizer, progress=reports.append)
-    assert len(reports) == 1  # no shard had to be made again
+    reporter = WatchedReporter()
+    build(tmp_path / "s", corpus, tokenizer, reporter=reporter)
+    assert len(reporter.done) == 1  # no shard had to be made again
 
 
 def test_held_out_store_of_an_interrupted_build_is_removed(
@@ -383,6 +372,7 @@ from pathlib import Path
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.tokenstore import build
 from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
+from helpers import WatchedReporter
 
 build.SHARD_BYTES = 4000
 disk, corpus, vocabulary = sys.argv[1:]
@@ -393,7 +383,7 @@ for size in ("160k", "2m"):
     try:
         build.build(
             Path(disk) / "s", CorpusSettings(inputs=(corpus,), sentence_splitter="line"), Tokenizer.load(vocabulary),
-            build.BuildSettings(workers=1), lambda report: print("done", report.bytes_done, flush=True),
+            build.BuildSettings(workers=1), WatchedReporter(lambda done: print("done", done, flush=True)),
         )
         print("finished")
     except OSError as error:
@@ -413,7 +403,8 @@ def test_full_file_system_preserves_finished_shards(
     (tmp_path / "disk").mkdir()
     arguments = [str(tmp_path / "disk"), corpus.inputs[0], str(tmp_path / "vocabulary")]
     command = ["unshare", "--map-root-user", "--mount", sys.executable, "-c", FULL_DISK_BUILD, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if "unshare" in done.stderr or "no mount" in done.stderr:
         pytest.skip(f"needs a file system of its own, which this machine does not allow: {done.stderr.strip()}")
     lines = done.stdout.splitlines()

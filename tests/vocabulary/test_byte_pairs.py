@@ -16,8 +16,12 @@ from transformers import AutoTokenizer, OpenAIGPTTokenizer
 
 from bertwright.cli.main import run
 from bertwright.vocabulary.byte_pair_tokenizer import BytePairTokenizer, read_merges
-from bertwright.vocabulary.byte_pairs import learn_byte_pairs
-from bertwright.vocabulary.learn.wordpiece_trainer import VocabularySettings, count_corpus_words, vocabulary_stats
+from bertwright.vocabulary.learn.wordpiece_trainer import (
+    VocabularySettings,
+    count_corpus_words,
+    learn_byte_pairs,
+    vocabulary_stats,
+)
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
 TEXTS = [

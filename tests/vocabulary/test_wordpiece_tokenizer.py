@@ -82,9 +82,9 @@ def test_encodings_are_those_of_transformers(both, text):
 def through_tokenizers(both) -> Tokenizer:
     """The same tokenizer without its fast path, as where nanotoken cannot read it."""
     ours, _ = both
-    slow = Tokenizer(Backend.from_str(ours._backend.to_str()), "copy")
-    slow.__dict__["_raw"] = Backend.from_str(ours._raw.to_json())
-    slow.__dict__["_typed"] = Backend.from_str(ours._typed.to_json())
+    slow = Tokenizer(Backend.from_str(ours._typed.to_str()), "copy")
+    slow.__dict__["_flat_raw"] = Backend.from_str(ours._flat_raw.to_json())
+    slow.__dict__["_flat_typed"] = Backend.from_str(ours._flat_typed.to_json())
     return slow
 
 
@@ -126,7 +126,7 @@ def test_unusual_normalizer_goes_through_tokenizers(tmp_path):
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.save(str(tmp_path / "tokenizer.json"))
     tokenizer = Tokenizer.load(tmp_path)
-    assert isinstance(tokenizer._raw, Backend)
+    assert isinstance(tokenizer._flat_raw, Backend)
     assert [tokenizer.token(n) for n in tokenizer.encode_raw(["xb [SEP]"]).ids] == ["ab", "[", "[UNK]", "]"]
     assert tokenizer.encode_raw([]).offsets.tolist() == [0]
     assert not tokenizer.lowercase
@@ -233,22 +233,6 @@ def test_tokens_that_files_beside_the_vocabulary_add(tmp_path, config, legacy, w
     assert AutoTokenizer.from_pretrained(tmp_path / "again")(text)["input_ids"] == theirs(text)["input_ids"]
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"added_tokens_decoder": [1]}, r"tokenizer_config\.json: added_tokens_decoder is '\[1\]'; expected dict"),
-        ({"additional_special_tokens": "<x>"}, "additional_special_tokens is '<x>'; expected list"),
-        ({"extra_special_tokens": "<x>"}, "extra_special_tokens is '<x>'; expected list or dict"),
-    ],
-)
-def test_added_tokens_of_a_wrong_type_are_errors(tmp_path, small, config, message):
-    small.save(tmp_path)
-    path = tmp_path / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | config))
-    with pytest.raises(ValueError, match=message):
-        Tokenizer.load(tmp_path)
-
-
 UNUSUAL = [
     ({"pre_tokenizer": {"type": "WhitespaceSplit"}}, "pre_tokenizer", "a.b a"),
     ({"normalizer": {"type": "Lowercase"}}, "normalizer", "A\u00e9\u200ba"),
@@ -319,6 +303,7 @@ def test_tables(small):
         (b"", "empty; a vocabulary has one token per line"),
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n", r"no \[MASK\]; a BERT vocabulary has"),
         (b"[PAD]\nb\n\xff\n", r"line 3: not UTF-8 \(byte 0xff\)"),
+        (b"[PAD]\n[CLS]\n[SEP]\n[MASK]\na\n", r"vocab\.txt: expected \[UNK\] among the tokens, got none"),
     ],
 )
 def test_bad_vocabulary_files(tmp_path, content, message):
@@ -457,6 +442,9 @@ def test_broken_tokenizer_files(tmp_path):
         ('{"do_lower_case": "yes"}', "do_lower_case is 'yes'; expected true or false"),
         ('{"additional_special_tokens": [7]}', "an added token is 7; expected a text, or an object"),
         ('{"added_tokens_decoder": {"x": {"content": "a"}}}', "ids of added tokens are whole numbers, not x"),
+        ('{"added_tokens_decoder": [1]}', r"added_tokens_decoder is '\[1\]'; expected dict"),
+        ('{"additional_special_tokens": "<x>"}', "additional_special_tokens is '<x>'; expected list"),
+        ('{"extra_special_tokens": "<x>"}', "extra_special_tokens is '<x>'; expected list or dict"),
     ],
 )
 def test_broken_tokenizer_settings(tmp_path, config, message):
@@ -471,7 +459,7 @@ def test_broken_tokenizer_settings(tmp_path, config, message):
     [
         ("tokenizer_config.json", {"cls_token": "<s>"}, r"its cls_token is '<s>' .*; expected \[CLS\]"),
         ("special_tokens_map.json", {"unk_token": {"content": "a"}}, r"its unk_token is 'a' .*; expected \[UNK\]"),
-        ("special_tokens_map.json", [], "special_tokens_map.json: expected an object, got list"),
+        ("special_tokens_map.json", [], "special_tokens_map.json: expected an object .*, got list"),
         ("added_tokens.json", {"<e>": 900}, f"<e> has id {BESIDE}, but 900 in added_tokens_decoder .* of one model"),
         ("added_tokens.json", {"<e>": "7"}, r"added_tokens.json: the id of '<e>' is '7'; expected a whole number"),
         ("added_tokens.json", {"<e>": BESIDE, "<f>": BESIDE}, "added_tokens.json: two of its tokens have the same id"),
@@ -520,13 +508,6 @@ def test_huge_id_in_tokenizer_json_is_an_error_before_memory_is_taken(
     path.write_text(json.dumps(description))
     monkeypatch.setattr(Backend, "from_str", None)  # is not reached
     with pytest.raises(ValueError, match=rf"tokenizer\.json: {re.escape(token)} has id {number};"):
-        Tokenizer.load(tmp_path)
-
-
-def test_vocabulary_without_unk_names_its_file(tmp_path):
-    (tmp_path / "vocab.txt").write_text("[PAD]\n[CLS]\n[SEP]\n[MASK]\na\n")
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    with pytest.raises(ValueError, match=r"vocab\.txt: expected \[UNK\] among the tokens, got none"):
         Tokenizer.load(tmp_path)
 
 

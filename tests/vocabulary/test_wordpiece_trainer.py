@@ -22,9 +22,9 @@ from bertwright.vocabulary.learn.wordpiece_trainer import (
     alphabet,
     count_corpus_words,
     learn,
+    learn_wordpiece,
     token_counts,
     vocabulary_stats,
-    write_vocabulary,
 )
 from bertwright.vocabulary.wordpiece_tokenizer import SPECIAL_TOKENS, Tokenizer
 
@@ -156,7 +156,8 @@ def test_vocabulary_of_any_text_is_equal_in_transformers_and_tokenizers(
     chosen = VocabularySettings(lowercase=lowercase, strip_accents=False, min_frequency=1, character_coverage=1.0)
     counts = count_corpus_words([*texts, "word"], chosen)
     folder = tmp_path_factory.mktemp("vocabulary")
-    ours = write_vocabulary(folder, learn(counts, chosen), chosen)
+    ours = learn_wordpiece(counts, chosen)
+    ours.save(folder)
     for text in texts:
         ids = ours.encode(text).ids.tolist()
         assert ours.unk_id not in ids or "[UNK]" in text
@@ -167,7 +168,8 @@ def test_vocabulary_of_any_text_is_equal_in_transformers_and_tokenizers(
 def test_korean_vocabulary_is_equal_in_transformers(tmp_path: Path) -> None:
     chosen = VocabularySettings(size=300, strip_accents=False, min_frequency=2)
     texts = ["대한민국 국민은 BERT를 쓴다", "국민의 대한민국"] * 5
-    ours = write_vocabulary(tmp_path, learn(count_corpus_words(texts, chosen), chosen), chosen)
+    ours = learn_wordpiece(count_corpus_words(texts, chosen), chosen)
+    ours.save(tmp_path)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert theirs(texts[0])["input_ids"] == ours.encode(texts[0]).ids.tolist()
     assert [ours.token(n) for n in ours.encode("대한민국").ids] == ["[CLS]", "대한민국", "[SEP]"]

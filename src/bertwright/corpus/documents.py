@@ -177,12 +177,11 @@ def read(
     Rows without a text (null, or white space alone) are skipped and counted in `stats`.
     Raises ValueError if the text contradicts the settings, and at the end if there was no document at all.
     """
-    stats = stats or ReadStats()
-    count = 0
-    for file in list_corpus_files(settings) if inputs is None else inputs:
-        for document in _read_file(file, settings, stats, WHOLE):
-            count += 1
-            yield document
+    stats, count = stats or ReadStats(), 0
+    files = list_corpus_files(settings) if inputs is None else inputs
+    for document in read_shard(settings, CorpusShard(tuple(files), WHOLE), stats):
+        count += 1
+        yield document
     if not count:
         raise ValueError(describe_empty_corpus(settings, stats))
 
@@ -221,12 +220,12 @@ def shard_corpus(
             size += file.size
             continue
         if group:
-            shards.append(CorpusShard(tuple(group), ByteRange()))
+            shards.append(CorpusShard(tuple(group), WHOLE))
         group, size = ([file], file.size) if len(spans) == 1 else ([], 0)
         if len(spans) > 1:
             shards.extend(CorpusShard((file,), span) for span in spans)
     if group:
-        shards.append(CorpusShard(tuple(group), ByteRange()))
+        shards.append(CorpusShard(tuple(group), WHOLE))
     return shards
 
 
@@ -240,7 +239,7 @@ def _split_file(file: InputFile, target_bytes: int, encoding: str) -> list[ByteR
     }
     boundary = boundaries.get(file.format)
     if boundary is None or file.compression or file.size <= target_bytes or not is_splittable(encoding):
-        return [ByteRange()]
+        return [WHOLE]
     spans: list[ByteRange] = []
     start, line = 0, 1
     with file.open() as stream:
@@ -249,7 +248,7 @@ def _split_file(file: InputFile, target_bytes: int, encoding: str) -> list[ByteR
             spans.append(ByteRange(start, end, line))
             line += _count_lines(stream, start, end)
             start = end
-    return spans if len(spans) > 1 else [ByteRange()]
+    return spans if len(spans) > 1 else [WHOLE]
 
 
 def _next_boundary(stream: IO[bytes], start: int, size: int, boundary: re.Pattern[bytes]) -> int:

@@ -87,10 +87,10 @@ def read_namespaces(head: str) -> dict[str, str]:
 def read_articles(
     path: str,
     blocks: Iterable[str],
-    line: int = 1,
-    is_complete: bool = True,
-    namespaces: Mapping[str, str] | None = None,
-    stats: ReadStats | None = None,
+    line: int,
+    is_complete: bool,
+    namespaces: Mapping[str, str],
+    stats: ReadStats,
 ) -> Iterator[list[str]]:
     """Yield the sections of each article of a dump, or of a slice of one that starts and ends between pages.
 

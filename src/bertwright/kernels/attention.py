@@ -61,9 +61,9 @@ def windowed_attention(
     check(window > 0, "attention: expected a window of at least 1 token, got {}", window)
     if max_seqlen <= window + 1:  # each query sees all keys
         return attention(qkv, cu_seqlens, max_seqlen, dropout, site)
+    key = mask_key(dropout, site)
     if head_size_vectorizable(qkv.shape[-1]) and use_native(qkv):
-        return apply(PackedAttention, cu_seqlens, cu_seqlens, False, mask_key(dropout, site), window, None, qkv)
-    key = dropout.mask_key(site) if dropout else None
+        return apply(PackedAttention, cu_seqlens, cu_seqlens, False, key, window, None, qkv)
     return reference.windowed_attention(qkv, cu_seqlens, max_seqlen, window, key)
 
 
@@ -105,18 +105,18 @@ def _attend(
     bias: Tensor | None = None,
 ) -> Tensor:
     """Choose the backend; `operands`: qkv, or q and kv."""
-    first = operands[0]
+    first, key = operands[0], mask_key(dropout, site)
     vectors = head_size_vectorizable(first.shape[-1])
     if vectors and use_triton(*operands) and first.shape[-1] <= triton_ops().MAX_HEAD_SIZE:
-        contiguous, key = [operand.contiguous() for operand in operands], mask_key(dropout, site)
+        contiguous = [operand.contiguous() for operand in operands]
         if attention_works(contiguous, sequences[2:], causal, key, bias=bias):
             return apply(triton_ops().Attention, sequences, causal, key, bias, *contiguous)
     if vectors and bias is None and first.device.type == "cuda" and _cuda_supports(first):
         return cuda_attention(split(operands), sequences, dropout, site, causal)
     if vectors and use_native(*operands):
-        return apply(PackedAttention, *sequences[:2], causal, mask_key(dropout, site), 0, bias, *operands)
+        return apply(PackedAttention, *sequences[:2], causal, key, 0, bias, *operands)
     q, k, v = split(operands)
-    return reference.attention(q, k, v, *sequences, dropout.mask_key(site) if dropout else None, causal, bias)
+    return reference.attention(q, k, v, *sequences, key, causal, bias)
 
 
 def attention_works(

@@ -53,17 +53,10 @@ def _cgroup_quota(root: Path) -> float:
     """Return the smallest CPU quota of this process's control groups, in CPUs; infinity if there is none."""
     smallest = math.inf
     for folder, is_version_1 in _control_groups(root, "cpu"):
-        try:
-            if is_version_1:
-                quota, period = (
-                    (folder / f"cpu.cfs_{name}_us").read_text(encoding="utf-8") for name in ("quota", "period")
-                )
-            else:
-                quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
-            if quota != "max" and int(quota) > 0:
-                smallest = min(smallest, int(quota) / int(period))
-        except (OSError, ValueError):
-            pass
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_version_1 else ("cpu.max",)
+        with suppress(OSError, ValueError):  # no limit is "max", or in version 1 -1
+            quota, period = (int(text) for name in names for text in (folder / name).read_text("utf-8").split())
+            smallest = min(smallest, quota / period if quota > 0 else math.inf)
     return smallest
 
 

@@ -124,9 +124,7 @@ def call(name: str, *values: object) -> None:
     tensor has another dtype than the kernel expects, is not contiguous or not on the CPU; TypeError if another argument
     does not fit; MemoryError if scratch memory cannot be allocated.
     """
-    library = native_library.load_library("kernels")
-    if library is None:
-        raise RuntimeError(f"{name}: native kernels are not available")
+    library = _load(name)
     interface = _interface(library)
     kinds, values = interface.functions[name], (*values, torch.get_num_threads())
     if len(values) != len(kinds):
@@ -151,10 +149,14 @@ class Prepared(NamedTuple):
 
 def prepare(kind: str, values: list[Any]) -> Prepared:
     """Convert a list of tensors or structures for a kernel, with the errors of `call`; `kind`: its type in C++."""
+    return Prepared(_convert(kind, values, None, _interface(_load(kind))), values)
+
+
+def _load(wanted: str) -> ctypes.CDLL:
     library = native_library.load_library("kernels")
     if library is None:
-        raise RuntimeError(f"{kind}: native kernels are not available")
-    return Prepared(_convert(kind, values, None, _interface(library)), values)
+        raise RuntimeError(f"{wanted}: native kernels are not available")
+    return library
 
 
 def apply(function: type[torch.autograd.Function], *values: object) -> Tensor:

@@ -22,6 +22,7 @@ from bertwright.kernels.cpu_linear import is_native_bf16, is_tile_aligned
 from bertwright.kernels.dropout import MaskKey
 from bertwright.kernels.ffi import apply, bf16_isa, call, check, check_positions, check_range, triton_ops, use_triton
 from bertwright.kernels.fused_ops import gelu_works, linear_works, norm_works
+from bertwright.kernels.reference import ACTIVATIONS
 
 # A layer's parameters; with "_" for ".", the fields of `struct LayerParameters` in csrc/encoder.h.
 PARAMETER_NAMES = tuple(
@@ -43,9 +44,14 @@ class EncoderShape(NamedTuple):
     intermediate_size: int
     num_heads: int
     causal: bool
-    tanh: bool
-    """True if GELU is the tanh approximation."""
+    activation: str
+    """One of ACTIVATIONS."""
     layer_norm_eps: float
+
+    @property
+    def tanh(self) -> bool:
+        """True if GELU is the tanh approximation."""
+        return self.activation == "gelu_tanh"
 
     @property
     def parameter_shapes(self) -> list[tuple[int, ...]]:
@@ -61,10 +67,12 @@ class EncoderShape(NamedTuple):
 
 
 class EncoderArgs(NamedTuple):
-    """The fields of `struct EncoderArgs` in csrc/encoder.h."""
+    """The fields of `struct EncoderArgs` in csrc/encoder_args.h."""
 
     cu_seqlens: Tensor  # B + 1 int32
     positions: Tensor | None  # R int64: the tokens whose states leave the last layer
+    bias: Tensor | None  # A (2 reach + 1) float32, added to attention's scores by the distance of key and query; int8
+    reach: int
     sequences: int  # B
     num_layers: int
     first_saved: int  # the lowest layer that the backward pass reaches; num_layers if there is none
@@ -75,7 +83,7 @@ class EncoderArgs(NamedTuple):
     intermediate_size: int
     num_heads: int
     causal: bool
-    tanh: bool
+    activation: int
     eps: float
 
 
@@ -91,9 +99,9 @@ class FusedArgs(NamedTuple):
 
 
 def can_fuse(hidden: Tensor, shape: EncoderShape) -> bool:
-    """Return whether `fused_encoder` supports this machine and these sizes."""
+    """Return whether `fused_encoder` supports this machine and these sizes; it also needs fitting parameters."""
     head_size, rest = divmod(shape.hidden_size, shape.num_heads)
-    if shape.num_layers == 0 or rest or not head_size_vectorizable(head_size):
+    if shape.activation == "relu" or shape.num_layers == 0 or rest or not head_size_vectorizable(head_size):
         return False
     if use_triton(hidden):
         return hidden.dtype == torch.bfloat16 and head_size <= triton_ops().MAX_HEAD_SIZE
@@ -101,7 +109,7 @@ def can_fuse(hidden: Tensor, shape: EncoderShape) -> bool:
     return aligned and is_native_bf16(hidden) and bf16_isa() is not None
 
 
-def kernels_work(
+def _kernels_work(
     hidden: Tensor, max_seqlen: int, shape: EncoderShape, mask_keys: Sequence[MaskKey], parameters: Sequence[Tensor]
 ) -> bool:
     """Return whether `fused_encoder` may run: on a GPU, whether its kernels have passed their checks."""
@@ -122,7 +130,7 @@ def kernels_work(
     )
 
 
-def are_fusable(parameters: Sequence[Tensor]) -> bool:
+def _are_fusable(parameters: Sequence[Tensor]) -> bool:
     """Return whether all are float32, and each layer is trained or frozen as a whole, as `fused_encoder` requires.
 
     Parameters that ranks divide are no plain tensors: only their layers can gather them.
@@ -144,14 +152,16 @@ def fused_encoder(
     shape: EncoderShape,
     mask_keys: list[MaskKey],
     parameters: Sequence[Tensor],
-) -> Tensor:
+) -> Tensor | None:
     """Compute every layer, T H → T H or, with `positions`, R H, as `BertEncoder.forward` does layer by layer.
 
-    `parameters`: `layer_parameters` of each layer, accepted by `are_fusable`; `mask_keys`: three per layer. On a CPU
-    the bits are the same; on a GPU, the gradients of the two branches of a residual are added without rounding between.
+    `parameters`: `layer_parameters` of each layer; `mask_keys`: three per layer. Returns None for parameters that the
+    kernels cannot read, and on a GPU whose kernels have failed their checks. On a CPU the bits are the same; on a GPU,
+    the gradients of the two branches of a residual are added without rounding between.
     """
     check(can_fuse(hidden, shape), "fused_encoder: no kernel for {} {} and {}", hidden.dtype, hidden.shape, shape)
-    check(are_fusable(parameters), "fused_encoder: parameters of other dtypes, or a layer that is trained in part")
+    if not (_are_fusable(parameters) and _kernels_work(hidden, max_seqlen, shape, mask_keys, parameters)):
+        return None
     positions = None if positions is None else positions.contiguous()
     trained = [hidden.requires_grad, *(parameter.requires_grad for parameter in parameters)]
     first_saved = shape.num_layers
@@ -190,7 +200,7 @@ class FusedEncoder(torch.autograd.Function):
         for number, key in enumerate(keys):
             check_positions(key, selected if number >= len(keys) - 2 else tokens)
 
-        c_args = _encoder_args(args, cu_seqlens, positions, tokens)
+        c_args = encoder_args(shape, cu_seqlens, positions, tokens, args.first_saved)
         size = torch.empty((), dtype=torch.int64)
         call("encoder_workspace_bytes", c_args, size)
         workspace, y = torch.empty(int(size), dtype=torch.uint8), hidden.new_empty(selected, shape.hidden_size)
@@ -210,7 +220,7 @@ class FusedEncoder(torch.autograd.Function):
             torch.empty_like(parameter) if needed else None
             for parameter, needed in zip(parameters, trained, strict=True)
         ]
-        c_args = _encoder_args(ctx.args, cu_seqlens, positions, len(hidden))
+        c_args = encoder_args(ctx.args.shape, cu_seqlens, positions, len(hidden), ctx.args.first_saved)
         operands = (dy.contiguous(), hidden, by_layer(parameters), ctx.args.mask_keys, workspace, dhidden)
         call("encoder_backward", c_args, *operands, by_layer(gradients))
         return dhidden, None, None, None, *gradients
@@ -221,14 +231,23 @@ def by_layer(parameters: Sequence[Tensor | None]) -> list[Any]:
     return [LayerParameters(*layer) for layer in zip(*[iter(parameters)] * PARAMS_PER_LAYER, strict=True)]
 
 
-def _encoder_args(args: FusedArgs, cu_seqlens: Tensor, positions: Tensor | None, tokens: int) -> EncoderArgs:
-    shape = args.shape
+def encoder_args(
+    shape: EncoderShape,
+    cu_seqlens: Tensor,
+    positions: Tensor | None,
+    tokens: int,
+    first_saved: int,
+    bias: Tensor | None = None,
+) -> EncoderArgs:
+    """Collect the arguments of a native call for all layers, in bfloat16 or in int8; the latter may have a bias."""
     return EncoderArgs(
         cu_seqlens=cu_seqlens,
         positions=positions,
+        bias=bias,
+        reach=0 if bias is None else bias.shape[1] // 2,
         sequences=len(cu_seqlens) - 1,
         num_layers=shape.num_layers,
-        first_saved=args.first_saved,
+        first_saved=first_saved,
         has_positions=positions is not None,
         tokens=tokens,
         selected=tokens if positions is None else len(positions),
@@ -236,6 +255,6 @@ def _encoder_args(args: FusedArgs, cu_seqlens: Tensor, positions: Tensor | None,
         intermediate_size=shape.intermediate_size,
         num_heads=shape.num_heads,
         causal=shape.causal,
-        tanh=shape.tanh,
+        activation=ACTIVATIONS.index(shape.activation),
         eps=shape.layer_norm_eps,
     )

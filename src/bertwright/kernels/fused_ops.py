@@ -165,13 +165,14 @@ class Linear(torch.autograd.Function):
 
 def dropout(x: Tensor, dropout: Dropout | None, site: int) -> Tensor:
     """Apply dropout, T … → T …."""
-    if dropout is not None and use_native(x):
-        return apply(DropoutFunction, x, mask_key(dropout, site))
-    if dropout is not None and use_triton(x):
-        key = mask_key(dropout, site)
-        if works("dropout", x, (*x.shape[1:], *mask_sizes(key)), lambda: dropout_example(x, key)):
-            return apply(triton_ops().DropoutFunction, x, key)
-    return reference.dropout(x, dropout.mask_key(site) if dropout else None)
+    if dropout is None:
+        return x
+    key, sizes = dropout.mask_key(site), x.shape[1:]
+    if use_native(x):
+        return apply(DropoutFunction, x, key)
+    if use_triton(x) and works("dropout", x, (*sizes, *mask_sizes(key)), lambda: dropout_example(x, key)):
+        return apply(triton_ops().DropoutFunction, x, key)
+    return reference.dropout(x, key)
 
 
 class DropoutFunction(torch.autograd.Function):
@@ -201,7 +202,7 @@ def add_dropout_norm(
         return apply(AddDropoutNorm, *operands)
     if use_triton(x) and norm_works(*operands):
         return apply(triton_ops().AddDropoutNorm, *operands)
-    return reference.add_dropout_norm(x, bias, residual, norm, dropout.mask_key(site) if dropout else None)
+    return reference.add_dropout_norm(x, bias, residual, norm, key)
 
 
 def norm_works(x: Tensor, *rest: Any, recorded: bool = False) -> bool:
@@ -275,7 +276,7 @@ def embed_norm(
     operands, sizes = (*tables, *norm, key, *ids), (*map(len, tables), norm.weight.shape, *mask_sizes(key))
     if use_triton(tables.word) and works("embeddings", tables.word, sizes, lambda: embed_norm_example(*operands)):
         return apply(triton_ops().EmbedNorm, *operands)
-    return reference.embed_norm(ids, tables, norm, dropout.mask_key(site) if dropout else None)
+    return reference.embed_norm(ids, tables, norm, key)
 
 
 class EmbedNorm(torch.autograd.Function):

@@ -18,9 +18,9 @@ from torch import Tensor
 from bertwright.kernels import reference
 from bertwright.kernels.attention import check_sequences, head_size_vectorizable
 from bertwright.kernels.ffi import Prepared, call, check, check_range, int8_isa, new_float32, prepare
-from bertwright.kernels.reference import WEIGHT_LEVELS
+from bertwright.kernels.fused_encoder import EncoderArgs
+from bertwright.kernels.reference import ACTIVATIONS, WEIGHT_LEVELS
 
-ACTIVATIONS = ("", "gelu", "gelu_tanh", "relu")  # `enum Activation` in csrc/int8_linear.h
 MAX_DEPTH = 1 << 16  # the sum of so many products of bytes fits into 32 bits
 
 
@@ -87,26 +87,6 @@ def make_layer(weight: Int8Weight, bias: Tensor | None) -> Int8Layer:
 LINEAR_NAMES = ("qkv", "attention_output", "intermediate", "output")  # of an encoder's layer
 
 
-class Int8EncoderArgs(NamedTuple):
-    """The fields of `struct Int8EncoderArgs` in csrc/int8_encoder.h."""
-
-    cu_seqlens: Tensor  # B + 1 int32
-    positions: Tensor | None  # R int64
-    bias: Tensor | None  # A (2 reach + 1) float32, added to attention's scores by the distance of key and query
-    reach: int
-    sequences: int
-    num_layers: int
-    has_positions: bool
-    tokens: int
-    selected: int
-    hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    causal: bool
-    activation: int
-    eps: float
-
-
 class Int8Stack(NamedTuple):
     """The layers of an encoder, checked and converted for the native call once, not for every batch."""
 
@@ -136,7 +116,7 @@ def make_stack(
     return Int8Stack(addresses, prepare("Int8Layer*", layers), prepare("float**", norms), (num_layers, size, inner))
 
 
-def int8_encoder(hidden: Tensor, stack: Int8Stack, args: Int8EncoderArgs) -> Tensor:
+def int8_encoder(hidden: Tensor, stack: Int8Stack, args: EncoderArgs) -> Tensor:
     """Compute all layers of an encoder in one native call, T H float32 → R H."""
     shape, size = (args.num_layers, args.hidden_size, args.intermediate_size), args.hidden_size
     check(shape == stack.shape, "int8_encoder: expected layers and sizes {}, got {}", stack.shape, shape)

@@ -50,9 +50,9 @@ class AdamStep(NamedTuple):
     correction2: float = 1.0  # 1 - beta2^step, or 1
 
 
-def dropout(x: Tensor, mask_key: MaskKey | None) -> Tensor:
+def dropout(x: Tensor, mask_key: MaskKey) -> Tensor:
     """Apply a mask, T … → T …; its columns are all dimensions after the first."""
-    if mask_key is None or len(x) == 0:
+    if mask_key.threshold == 0 or len(x) == 0:
         return x
     mask = keep_mask(mask_key, mask_key.token_indices(len(x), x.device), math.prod(x.shape[1:])).view_as(x)
     return torch.where(mask, x * mask_key.scale, 0.0)
@@ -67,16 +67,12 @@ def layer_norm(x: Tensor, norm: LayerNormParams) -> Tensor:
     return F.layer_norm(x.float(), norm.weight.shape, norm.weight.float(), norm.bias.float(), norm.eps)
 
 
-def add_dropout_norm(
-    x: Tensor, bias: Tensor, residual: Tensor, norm: LayerNormParams, mask_key: MaskKey | None
-) -> Tensor:
+def add_dropout_norm(x: Tensor, bias: Tensor, residual: Tensor, norm: LayerNormParams, mask_key: MaskKey) -> Tensor:
     """Compute LayerNorm(residual + dropout(x + bias)), T H → T H: the end of each sub-layer."""
     return layer_norm(residual.float() + dropout(x.float() + bias.float(), mask_key), norm).to(x.dtype)
 
 
-def embed_norm(
-    ids: tuple[Tensor, ...], tables: EmbeddingTables, norm: LayerNormParams, mask_key: MaskKey | None
-) -> Tensor:
+def embed_norm(ids: tuple[Tensor, ...], tables: EmbeddingTables, norm: LayerNormParams, mask_key: MaskKey) -> Tensor:
     """Compute dropout(LayerNorm(word + position + segment)) of T tokens, whose three ids are given, → T H."""
     word, position, token_type = (F.embedding(indices, table) for indices, table in zip(ids, tables, strict=True))
     return dropout(layer_norm(word + position + token_type, norm), mask_key).to(word.dtype)
@@ -129,7 +125,7 @@ def attention(
     cu_seqlens_kv: Tensor,
     max_seqlen_q: int,
     max_seqlen_kv: int,
-    mask_key: MaskKey | None,
+    mask_key: MaskKey,
     causal: bool,
     bias: Tensor | None = None,
 ) -> Tensor:
@@ -155,16 +151,14 @@ def attention(
     return context.to(q.dtype)
 
 
-def attention_weights(
-    scores: Tensor, visible: Tensor, token: Tensor, mask_key: MaskKey | None, first_key: int = 0
-) -> Tensor:
+def attention_weights(scores: Tensor, visible: Tensor, token: Tensor, mask_key: MaskKey, first_key: int = 0) -> Tensor:
     """Compute the softmax of scores B A Sq Skv over the visible keys, and apply dropout.
 
     `token`: B Sq, index of each query in the batch; `first_key`: position of the first key.
     """
     weights = scores.masked_fill(~visible, torch.finfo(scores.dtype).min).softmax(-1)
     weights = weights.masked_fill(~visible, 0.0)  # also for a query without keys
-    if mask_key is None:
+    if mask_key.threshold == 0:
         return weights
     heads = scores.shape[1]
     rows = (mask_key.first_token + token[:, None, :]) * heads + torch.arange(heads, device=scores.device)[:, None]
@@ -172,9 +166,7 @@ def attention_weights(
     return torch.where(mask, weights * mask_key.scale, 0.0)
 
 
-def windowed_attention(
-    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, window: int, mask_key: MaskKey | None
-) -> Tensor:
+def windowed_attention(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, window: int, mask_key: MaskKey) -> Tensor:
     """Compute softmax attention over the keys up to `window` tokens away, T 3 A D → T A D, by blocks of queries."""
     token, real = pad(cu_seqlens, max_seqlen, len(qkv))  # B S
     query, key, value = qkv[token].permute(2, 0, 3, 1, 4).float()  # each B A S D
@@ -242,6 +234,9 @@ def int8_linear(x: Tensor, values: Tensor, scales: Tensor, bias: Tensor | None, 
     y = exact.float() * (scales * row_scales[:, None])
     y = y if bias is None else y + bias
     return activate(y, activation) if activation else y
+
+
+ACTIVATIONS = ("", "gelu", "gelu_tanh", "relu")  # `enum Activation` in csrc/gelu.h
 
 
 def activate(x: Tensor, activation: str) -> Tensor:

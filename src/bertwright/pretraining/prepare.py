@@ -9,10 +9,10 @@ from pathlib import Path
 from bertwright.base.object_storage import display
 from bertwright.base.reporter import SILENT, Heading, Reporter, Rows
 from bertwright.base.settings import write_settings
-from bertwright.corpus.documents import CorpusSettings, list_corpus_files
+from bertwright.corpus.documents import CorpusSettings
 from bertwright.interop.model_files import vocabulary_folder
 from bertwright.surveying.small_corpus import MIN_PREDICTIONS, PREDICTED_SHARE, loss_error
-from bertwright.tokenstore.build import BuildResult, BuildSettings, Progress, build, list_corpora
+from bertwright.tokenstore.build import BuildResult, BuildSettings, build
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.word_tokenizer import WordTokenizer
 
@@ -39,24 +39,10 @@ def prepare(settings: PrepareSettings, reporter: Reporter = SILENT) -> BuildResu
     """
     tokenizer = open_tokenizer(vocabulary_folder(settings.vocabulary))
     started = time.perf_counter()
-    corpora = list_corpora(settings.corpus, settings.build)
-    size = sum(file.size for corpus in corpora for file in list_corpus_files(corpus))
-    printed: set[str] = set()
-    with reporter.progress("preparing", size, "bytes") as advance:
-        last = 0
-
-        def show(progress: Progress) -> None:
-            nonlocal last
-            if progress.notice and progress.notice not in printed:
-                printed.add(progress.notice)
-                reporter.note(progress.notice)
-            advance(progress.bytes_done - last)
-            last = progress.bytes_done
-
-        try:
-            result = build(settings.store, settings.corpus, tokenizer, settings.build, show)
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("finished shards are saved; run the same command again to continue") from None
+    try:
+        result = build(settings.store, settings.corpus, tokenizer, settings.build, reporter)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("finished shards are saved; run the same command again to continue") from None
     write_settings(settings.store / "settings.toml", settings, "bertwright prepare: all settings, defaults included")
     reporter.record(Heading(f"Token store {display(settings.store)}, {time.perf_counter() - started:,.1f} s"))
     _print_result(reporter, result, "words" if isinstance(tokenizer, WordTokenizer) else "characters")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ import numpy as np
 
 from bertwright.base import files, object_storage
 from bertwright.base.object_storage import as_url, display
+from bertwright.base.reporter import SILENT, Advance, Reporter
 from bertwright.base.settings import check_limit
 from bertwright.corpus.documents import CONLL_FORMATS, CONLL_VERSION, CorpusSettings, shard_corpus
 from bertwright.corpus.sentences import RULES_VERSION
@@ -72,15 +73,6 @@ class BuildSettings(ExecutorSettings):
         super().__post_init__()
 
 
-class Progress(NamedTuple):
-    """Progress of a build."""
-
-    bytes_done: int
-    """Bytes of the inputs on disk that are tokenized."""
-    notice: str = ""
-    """Message for the user, if not empty."""
-
-
 class BuildResult(NamedTuple):
     """Headers of the stores that a build wrote, and counts of what it dropped."""
 
@@ -101,7 +93,7 @@ def build(
     corpus: CorpusSettings,
     tokenizer: TextTokenizer,
     settings: BuildSettings | None = None,
-    progress: Callable[[Progress], None] = lambda _: None,
+    reporter: Reporter = SILENT,
     executor: Executor | None = None,
 ) -> BuildResult:
     """Build the token stores in `folder`, or resume an interrupted build of the same inputs and settings.
@@ -115,21 +107,17 @@ def build(
     or a worker dies; finished shards are saved.
     """
     folder, settings = Path(folder), settings or BuildSettings()
-    plan = _make_plan(folder, list_corpora(corpus, settings), tokenizer)
+    held_out = [replace(corpus, inputs=settings.held_out_inputs)] if settings.held_out_inputs else []
+    plan = _make_plan(folder, [corpus, *held_out], tokenizer)
     with _explain_disk_full(folder), files.lock_folder(folder):
         files.remove_stale_parts(folder)
         if files.exists(folder / "train"):  # written last, and whole or absent
             return _read_result(folder, plan, settings)
         _check_overwrites_nothing(folder)
-        with nullcontext(executor) if executor else open_executor(settings) as workers:
-            _write_shards(plan, tokenizer, workers, progress)
-        return _publish(folder, plan, tokenizer, settings)
-
-
-def list_corpora(corpus: CorpusSettings, settings: BuildSettings) -> list[CorpusSettings]:
-    """Return the corpora that a build reads: the given one and, if there are any, the held-out inputs."""
-    held_out = [replace(corpus, inputs=settings.held_out_inputs)] if settings.held_out_inputs else []
-    return [corpus, *held_out]
+        with reporter.progress("preparing", sum(shard.source.size for shard in plan.shards), "bytes") as advance:
+            with nullcontext(executor) if executor else open_executor(settings) as workers:
+                _write_shards(plan, tokenizer, workers, reporter, advance)
+            return _publish(folder, plan, tokenizer, settings)
 
 
 class _Plan(NamedTuple):
@@ -205,28 +193,26 @@ def _check_overwrites_nothing(folder: Path) -> None:
 
 
 def _write_shards(
-    plan: _Plan, tokenizer: TextTokenizer, executor: Executor, progress: Callable[[Progress], None]
+    plan: _Plan, tokenizer: TextTokenizer, executor: Executor, reporter: Reporter, advance: Advance
 ) -> None:
     # created before other builds' shards are deleted, so that `_check_overwrites_nothing` finds an interrupted build
     files.ensure_folder(plan.folder)
-    notice = ""
-    if _remove_other_builds(plan.folder.parent, plan):
-        notice = (
+    is_changed = _remove_other_builds(plan.folder.parent, plan)
+    files.remove_stale_parts(plan.folder)
+    missing = list_missing(plan.shards)
+    if finished := len(plan.shards) - len(missing):
+        reporter.note(f"resuming an interrupted build: {finished} of {len(plan.shards)} shards are finished")
+    elif is_changed:
+        reporter.note(
             "starting from scratch: the inputs, the vocabulary or the sentence splitter have changed since the "
             "interrupted build"
         )
-    files.remove_stale_parts(plan.folder)
-    missing = list_missing(plan.shards)
-    done = sum(shard.source.size for shard in plan.shards) - sum(shard.source.size for shard in missing)
-    if finished := len(plan.shards) - len(missing):
-        notice = f"resuming an interrupted build: {finished} of {len(plan.shards)} shards are finished"
-    progress(Progress(done, notice))
+    advance(sum(shard.source.size for shard in plan.shards) - sum(shard.source.size for shard in missing))
     try:
         with closing(executor.run(write_shard, tokenizer, missing)) as finished_shards:
             for number, _ in finished_shards:
                 check_written(missing[number])
-                done += missing[number].source.size
-                progress(Progress(done))
+                advance(missing[number].source.size)
     except ChildProcessError as error:
         raise ChildProcessError(f"{error}; {RESUME_HINT}") from None
 

@@ -100,7 +100,7 @@ class TokenStore:
         *tokens, self.sentence_starts, self.document_starts = (_map_array(folder, file) for file in header.files)
         self._arrays: list[np.ndarray] = tokens
         self._array_starts = np.cumsum([0, *map(len, tokens)])
-        _check_counts(folder, header, tokens, self.sentence_starts, self.document_starts)
+        _check_counts(self)
 
     @classmethod
     def open(cls, folder: Path | str, vocabulary_digest: str | None = None, verify: bool = False) -> TokenStore:
@@ -243,20 +243,14 @@ def _map_array(folder: Path, file: StoreFile) -> np.ndarray:
     return np.asarray(array)  # a plain view: indexing numpy's memmap class costs far more than the read
 
 
-def _check_counts(
-    folder: Path,
-    header: StoreHeader,
-    tokens: list[np.ndarray],
-    sentence_starts: np.ndarray,
-    document_starts: np.ndarray,
-) -> None:
+def _check_counts(store: TokenStore) -> None:
     """Raise ValueError for arrays that do not hold what the header counts."""
-    *_, sentences, documents = (folder / file.name for file in header.files)
-    if (length := sum(map(len, tokens))) != header.num_tokens:
-        raise ValueError(f"{folder}: expected {header.num_tokens:,} tokens, got {length:,}; {RESTORE_HINT}")
+    *_, sentences, documents = (store.folder / file.name for file in store.header.files)
+    if (length := store._array_starts[-1]) != store.num_tokens:
+        raise ValueError(f"{store.folder}: expected {store.num_tokens:,} tokens, got {length:,}; {RESTORE_HINT}")
     for path, starts, number, end in (
-        (sentences, sentence_starts, header.num_sentences, header.num_tokens),
-        (documents, document_starts, header.num_documents, header.num_sentences),
+        (sentences, store.sentence_starts, store.num_sentences, store.num_tokens),
+        (documents, store.document_starts, store.num_documents, store.num_sentences),
     ):
         if len(starts) != number + 1 or starts[0] != 0 or starts[-1] != end:
             raise ValueError(f"{path}: expected {number + 1:,} positions from 0 to {end:,}; {RESTORE_HINT}")

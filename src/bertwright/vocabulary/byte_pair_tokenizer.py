@@ -16,15 +16,14 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers
+from tokenizers import decoders, normalizers, pre_tokenizers
 
 from bertwright.base.files import digest_bytes, read_json, read_utf8, write_json, write_text
 from bertwright.base.ragged import Ragged
+from bertwright.vocabulary.backend_tokenizer import BackendTokenizer, make_byte_pairs, tokens_by_id
 from bertwright.vocabulary.learn.merges import WORD_END, Pair
 from bertwright.vocabulary.sequence_layout import SequenceLayout
-from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer
-from bertwright.vocabulary.wordpiece_files import MAX_ID
-from bertwright.vocabulary.wordpiece_tokenizer import encode_with_offsets, flat_ids
+from bertwright.vocabulary.wordpiece_files import MAX_ID, read_object
 
 VOCAB, MERGES, DESCRIPTION, CONFIG = "vocab.json", "merges.txt", "tokenizer.json", "tokenizer_config.json"
 TOKENIZER_CLASS = "OpenAIGPTTokenizer"
@@ -38,7 +37,7 @@ SPECIAL_TOKENS = {"pad_token": "<pad>"} | UNK | LAYOUT_TOKENS  # first tokens of
 HEADER = "#version: 0.2"  # first line of merges.txt
 
 
-class BytePairTokenizer(TextTokenizer):
+class BytePairTokenizer(BackendTokenizer):
     """A byte-pair tokenizer with the ids of `transformers`' `OpenAIGPTTokenizer` on the same files.
 
     Sequences are `_start_ A _classify_` and `_start_ A _delimiter_ B _classify_` (section 3.3: start, delimiter,
@@ -57,7 +56,6 @@ class BytePairTokenizer(TextTokenizer):
 
         Raises ValueError, naming `source`, for ids that are not distinct, and for merges with an unknown token.
         """
-        self._lowercase = lowercase
         names = SPECIAL_TOKENS | dict(special or {})
         _check_ids(ids, source)
         if names["unk_token"] not in ids:
@@ -67,29 +65,30 @@ class BytePairTokenizer(TextTokenizer):
             complete.setdefault(names[name], max(complete.values()) + 1)
         self.names = {name: token for name, token in names.items() if token in complete}
         self.merges = tuple(merges)
-        tokens = [""] * (max(complete.values()) + 1)
-        for token, number in complete.items():
-            tokens[number] = token
-        self.tokens = tuple(tokens)
+        self.tokens = tokens_by_id(complete)
         self.unk_id, self.start_id, self.delimiter_id, self.extract_id = (
             complete[names[name]] for name in (*UNK, *LAYOUT_TOKENS)
         )
-        self._raw = _make_backend(complete, self.merges, names["unk_token"], source)
+        options = {"unk_token": names["unk_token"], "continuing_subword_prefix": "", "end_of_word_suffix": WORD_END}
+        self._raw = make_byte_pairs(complete, self.merges, source, **options)
         self._raw.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+        self._raw.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self._raw.decoder = decoders.BPEDecoder(suffix=WORD_END)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Open a folder with vocab.json and merges.txt, or with tokenizer.json. Raises ValueError for damaged files."""
         config_path = folder / CONFIG
-        config = read_json(config_path) if config_path.is_file() else {}
-        if not isinstance(config, dict):
-            raise ValueError(f"{config_path}: expected an object with the tokenizer's settings, got {config!r:.60}")
+        config = read_object(config_path)
         special = {}
         for name in SPECIAL_TOKENS:
             value = config.get(name)
             token = value.get("content") if isinstance(value, dict) else value
-            if token is not None:
-                special[name] = _check_token(config_path, name, token)
+            if token is None:
+                continue
+            if not isinstance(token, str) or not token:
+                raise ValueError(f"{config_path}: {name}: expected a text, got {token!r}; correct it, or leave it out")
+            special[name] = token
         lowercase = config.get(KIND) != CASED
         if (folder / VOCAB).is_file():
             merges = read_merges(folder / MERGES)
@@ -110,10 +109,6 @@ class BytePairTokenizer(TextTokenizer):
         return BytePairTokenizer, (self._ids, self.merges, "vocabulary", self.names, self.lowercase)  # workers
 
     @property
-    def lowercase(self) -> bool:
-        return self._lowercase
-
-    @property
     def special_ids(self) -> tuple[int, ...]:
         """Ids of the unknown token, of padding if there is one, and of the start, delimiter and extract tokens."""
         return tuple(self._ids[token] for token in self.names.values())
@@ -129,19 +124,10 @@ class BytePairTokenizer(TextTokenizer):
         case = [] if self.lowercase else ["cased"]
         return digest_bytes(json.dumps([self._ids, self.merges, self.names, *case], sort_keys=True).encode())
 
-    def encode_raw(self, texts: Sequence[str]) -> Ragged:
-        return flat_ids(self._raw, texts)
-
-    def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        return list(encode_with_offsets(self._raw, texts))
-
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
         encodings = [encoding.ids.astype(np.uint32) for encoding in self.encode_batch(texts)]
         flat = np.concatenate([np.empty(0, np.uint32), *encodings])
         return Ragged(flat, np.cumsum([0, *map(len, encodings)], dtype=np.int64))
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        return [self.add_ends(encoding) for encoding in encode_with_offsets(self._typed, texts)]
 
     def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
         """Decode ids: the tokens with a space after each word. Raises ValueError for an unknown id."""
@@ -168,29 +154,9 @@ class BytePairTokenizer(TextTokenizer):
 
     @cached_property
     def _typed(self) -> tokenizers.Tokenizer:
-        """The tokenizer of typed texts, in which special tokens are special."""
         backend = tokenizers.Tokenizer.from_str(self._raw.to_str())
         backend.add_special_tokens([*self.names.values()])
         return backend
-
-
-def _make_backend(ids: Mapping[str, int], merges: Sequence[Pair], unk_token: str, source: str) -> tokenizers.Tokenizer:
-    try:
-        model = models.BPE(
-            dict(ids), list(merges), unk_token=unk_token, continuing_subword_prefix="", end_of_word_suffix=WORD_END
-        )
-    except Exception as error:  # `tokenizers` raises nothing more specific
-        raise ValueError(f"{source}: its merges do not fit ({error}); copy both files of one model") from None
-    backend = tokenizers.Tokenizer(model)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.BPEDecoder(suffix=WORD_END)
-    return backend
-
-
-def _check_token(path: Path, name: str, token: Any) -> str:
-    if not isinstance(token, str) or not token:
-        raise ValueError(f"{path}: {name}: expected a text, got {token!r}; correct it, or leave it out")
-    return token
 
 
 def read_ids(path: Path) -> dict[str, int]:

@@ -17,13 +17,18 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import decoders, pre_tokenizers, processors
 
 from bertwright.base.files import digest_bytes, read_json, write_json
-from bertwright.base.ragged import Ragged
+from bertwright.vocabulary.backend_tokenizer import (
+    BackendTokenizer,
+    canonical_description,
+    make_byte_pairs,
+    tokens_by_id,
+)
 from bertwright.vocabulary.byte_pair_tokenizer import CONFIG, DESCRIPTION, MERGES, VOCAB, read_ids, read_merges
 from bertwright.vocabulary.sequence_layout import SequenceLayout
-from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, TokenText
+from bertwright.vocabulary.tokenizer import Encoding, TokenText
 from bertwright.vocabulary.wordpiece_files import (
     GENERIC_CLASSES,
     add_listed_tokens,
@@ -31,8 +36,6 @@ from bertwright.vocabulary.wordpiece_files import (
     load_backend,
     read_settings,
 )
-from bertwright.vocabulary.wordpiece_pipeline import canonical_description
-from bertwright.vocabulary.wordpiece_tokenizer import encode_with_offsets, flat_ids
 
 # Special tokens by their names in tokenizer_config.json; RoBERTa's, which is the order of learned vocabularies.
 ROLES = {
@@ -46,7 +49,7 @@ UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u34
 INSIDE_WORD = re.compile(r"[\w\u0300-\u036f\ufffd]")  # what can continue a word; U+FFFD: a part of a character's bytes
 
 
-class GeneralTokenizer(TextTokenizer):
+class GeneralTokenizer(BackendTokenizer):
     """A tokenizer with the ids and offsets of `transformers`' fast tokenizer on the same files."""
 
     def __init__(self, backend: tokenizers.Tokenizer, roles: Mapping[str, str], source: str) -> None:
@@ -57,19 +60,15 @@ class GeneralTokenizer(TextTokenizer):
         """
         backend.no_truncation()  # the limits of some model, which the caller decides
         backend.no_padding()
-        self._typed = backend
         ids = backend.get_vocab()
-        tokens = [""] * (max(ids.values(), default=-1) + 1)
-        for token, number in ids.items():
-            tokens[number] = token
-        self.tokens = tuple(tokens)
+        self._typed, self.tokens = backend, tokens_by_id(ids)
         self.roles = {role: token for role, token in roles.items() if token in ids}
         if "unk_token" not in self.roles:
             raise ValueError(f"{source}: expected an unk_token among its tokens, got none; copy all files of the model")
         self.unk_id = ids[self.roles["unk_token"]]
         self._layout = read_layout(backend, source)
         added = (self._layout.first, self._layout.between, self._layout.last)
-        if odd := [number for number in added if not (number < len(tokens) and tokens[number])]:
+        if odd := [number for number in added if not (number < self.vocab_size and self.tokens[number])]:
             raise ValueError(f"{source}: post_processor: {odd[0]} is no token's id; restore the file")
         self._mark, self.space = _read_marks(backend)
 
@@ -111,10 +110,6 @@ class GeneralTokenizer(TextTokenizer):
     def mask_id(self) -> int:
         return self._ids[self.roles["mask_token"]] if "mask_token" in self.roles else super().mask_id
 
-    @property
-    def lowercase(self) -> bool:
-        return self._typed.normalizer is not None and self._typed.normalizer.normalize_str("A").endswith("a")
-
     @cached_property
     def digest(self) -> str:
         """Digest of everything that decides ids: the model, its normalizer and word rules, added tokens, the layout."""
@@ -138,30 +133,13 @@ class GeneralTokenizer(TextTokenizer):
         joins = (text == token) == marks_words
         return TokenText(decoders.ByteLevel().decode([text]) if mark == BYTE_SPACE else text, joins)
 
-    def encode_raw(self, texts: Sequence[str]) -> Ragged:
-        return flat_ids(self._raw, texts)
-
     def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode raw texts with offsets, without the space before a token, which some tokenizers count to it."""
-        encodings = list(encode_with_offsets(self._raw, texts))
+        encodings = super().encode_raw_batch(texts)
         for text, encoding in zip(texts, encodings, strict=True):
             is_spaced = [text[start:end][:1].isspace() for start, end in encoding.offsets.tolist()]
             encoding.offsets[:, 0] += np.array(is_spaced, dtype=np.int64)
         return encodings
-
-    def encode_ids(self, texts: Sequence[str]) -> Ragged:
-        return flat_ids(self._typed, texts, add_special_tokens=True)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        return [self.add_ends(encoding) for encoding in encode_with_offsets(self._typed, texts)]
-
-    def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
-        """Decode ids to text. Raises ValueError for an unknown id."""
-        numbers = np.asarray(ids, dtype=np.int64).tolist()
-        for number in numbers:
-            self.token(number)  # `tokenizers` would silently skip an unknown id
-        text: str = self._typed.decode(numbers, skip_special_tokens=skip_special)
-        return text
 
     def save(self, folder: Path | str, max_length: int | None = None) -> None:
         """Write tokenizer.json, and tokenizer_config.json, by which `transformers` uses it as it is."""
@@ -180,7 +158,6 @@ class GeneralTokenizer(TextTokenizer):
 
     @cached_property
     def _raw(self) -> tokenizers.Tokenizer:
-        """The tokenizer of plain texts, in which special tokens are ordinary characters."""
         description, specials = self._description, {self.tokens[number] for number in self.special_ids}
         description["added_tokens"] = [one for one in description["added_tokens"] if one["content"] not in specials]
         model = description["model"]
@@ -241,10 +218,7 @@ def byte_pair_backend(
             f"{source}: expected byte pairs on bytes, as RoBERTa has, got no {missing[0]}; make tokenizer.json with "
             "transformers: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
         )
-    try:
-        backend = tokenizers.Tokenizer(models.BPE(dict(ids), list(merges)))
-    except Exception as error:  # `tokenizers` raises nothing more specific
-        raise ValueError(f"{source}: its merges do not fit ({error}); copy both files of one model") from None
+    backend = make_byte_pairs(ids, merges, source)
     add_space = bool(settings.get("add_prefix_space", False))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_space)
     backend.decoder = decoders.ByteLevel()
@@ -277,18 +251,14 @@ def _parts(component: Any) -> Iterator[dict[str, Any]]:
             yield from _parts(part.get(name))
 
 
-def _byte_parts(description: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the components that may put a space before a text of bytes."""
-    both = (description.get(name) for name in ("pre_tokenizer", "post_processor"))
-    return [part for one in both for part in _parts(one) if "add_prefix_space" in part]
-
-
 def _apply_prefix_space(path: Path, description: Any, settings: Mapping[str, Any]) -> None:
     """Apply the setting of tokenizer_config.json for a space before a text, as `transformers` does.
 
     Raises ValueError if only tokenizer.json states it, and the class that is named beside it would not use that.
     """
-    parts = _byte_parts(description) if isinstance(description, dict) else []
+    described = description if isinstance(description, dict) else {}
+    both = (described.get(name) for name in ("pre_tokenizer", "post_processor"))
+    parts = [part for one in both for part in _parts(one) if "add_prefix_space" in part]
     stated, name = settings.get("add_prefix_space"), settings.get("tokenizer_class", GENERIC_CLASSES[0])
     if isinstance(stated, bool):
         for part in parts:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ import numpy.typing as npt
 from bertwright.base.description import Description, format_work, name_damaged_file
 from bertwright.base.files import atomic_folder, digest_bytes, read_json, remove_folder, user_cache, write_json
 from bertwright.base.npy import NpyWriter
+from bertwright.base.ragged import offsets_from_lengths
 from bertwright.base.settings import did_you_mean, read_toml
 from bertwright.text.decoding import FIX_INPUT, SURROGATE
 from bertwright.vocabulary.fasttext_file import FastTextFile, compose_vectors, read_fasttext
@@ -294,11 +296,11 @@ def _write_index(path: Path, folder: Path) -> None:
     seen: dict[str, None] = {}
     not_utf8 = repeated = 0
     blocks = _read_blocks(path)
-    block = next(blocks, None)
-    if block is None:
+    first = next(blocks, None)
+    if first is None:
         raise ValueError(f"{path}: expected word vectors, got no words")
-    with NpyWriter(folder / "vectors.npy", np.float32, block.vectors.shape[1:]) as writer:
-        while block is not None:
+    with NpyWriter(folder / "vectors.npy", np.float32, first.vectors.shape[1:]) as writer:
+        for block in chain([first], blocks):
             first_rows = []
             for row, word in enumerate(block.words):
                 if SURROGATE.search(word):
@@ -309,16 +311,13 @@ def _write_index(path: Path, folder: Path) -> None:
                     seen[word] = None
                     first_rows.append(row)
             writer.append(block.vectors[first_rows])
-            block = next(blocks, None)
     if not_utf8 > len(seen) + repeated:
         raise ValueError(f"{path}: expected words in UTF-8, got {not_utf8:,} in another encoding; {FIX_INPUT}")
     texts = [word.encode() for word in seen]
-    offsets = np.zeros(len(texts) + 1, dtype=np.int64)
-    np.cumsum([len(text) for text in texts], out=offsets[1:])
     hashes = np.fromiter(map(hash_word, seen), np.uint64, len(texts))
     order = np.argsort(hashes, kind="stable")
     np.save(folder / "letters.npy", np.frombuffer(b"".join(texts), dtype=np.uint8))
-    np.save(folder / "offsets.npy", offsets)
+    np.save(folder / "offsets.npy", offsets_from_lengths(np.array([*map(len, texts)], dtype=np.int64)))
     np.save(folder / "hashes.npy", hashes[order])
     np.save(folder / "hashed_rows.npy", order)
     np.save(folder / LEFT_OUT, np.array([not_utf8, repeated]))

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -172,9 +173,8 @@ class WordTokenizer(TextTokenizer):
 
     def encode_raw(self, texts: Sequence[str]) -> Ragged:
         """Encode texts as N × (1 + W) ids, without special tokens. Raises ValueError for a lone surrogate."""
-        words = [self._split(text, number) for number, text in enumerate(texts)]
-        offsets = np.cumsum([0, *map(len, words)], dtype=np.int64)
-        return Ragged(self._rows([word for text in words for word in text]), offsets)
+        words, offsets = self._split(texts)
+        return Ragged(self._rows(words), offsets)
 
     def encode_ids(self, texts: Sequence[str]) -> Ragged:
         """Encode texts like `encode_raw`, between begin and end."""
@@ -204,9 +204,9 @@ class WordTokenizer(TextTokenizer):
         return " ".join(words)
 
     def encode_numbers(self, texts: Sequence[str]) -> Ragged:
-        words = [self._split(text, number) for number, text in enumerate(texts)]
-        numbers = [self._store_numbers.get(self.rules.normalize(word), UNKNOWN) for text in words for word in text]
-        return Ragged(np.array(numbers, dtype=np.uint32), np.cumsum([0, *map(len, words)], dtype=np.int64))
+        words, offsets = self._split(texts)
+        numbers = [self._store_numbers.get(self.rules.normalize(word), UNKNOWN) for word in words]
+        return Ragged(np.array(numbers, dtype=np.uint32), offsets)
 
     def token_rows(self) -> npt.NDArray[np.uint32]:
         """Return the row of each id of a token store, with the rare words' after the vocabulary's: V' × (1 + W)."""
@@ -214,9 +214,12 @@ class WordTokenizer(TextTokenizer):
         rows[:, 0] = np.arange(len(rows))
         return rows
 
-    def _split(self, text: str, number: int) -> list[str]:
-        check_raw_text(text, number)
-        return self.rules.pattern.findall(text)
+    def _split(self, texts: Sequence[str]) -> tuple[list[str], npt.NDArray[np.int64]]:
+        """Return the words of all texts, end to end, and the offsets of each text's. Raises ValueError for no text."""
+        for number, text in enumerate(texts):
+            check_raw_text(text, number)
+        words = [self.rules.pattern.findall(text) for text in texts]
+        return [*chain.from_iterable(words)], np.cumsum([0, *map(len, words)], dtype=np.int64)
 
     def _offsets(self, text: str) -> npt.NDArray[np.int64]:
         return np.array([match.span() for match in self.rules.pattern.finditer(text)], dtype=np.int64).reshape(-1, 2)

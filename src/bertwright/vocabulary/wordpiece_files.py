@@ -98,8 +98,20 @@ def read_backend(path: Path, lowercase: bool | None) -> tokenizers.Tokenizer:
 def read_settings(path: Path) -> dict[str, Any]:
     """Read tokenizer_config.json and, in older folders, the other files with settings, beside `path`."""
     config_path = path.with_name("tokenizer_config.json")
-    config = _check_config(config_path, read_json(config_path)) if config_path.is_file() else {}
+    config = read_object(config_path)
+    for key, _, default in NORMALIZER_KEYS:
+        if type(config.get(key, default)) not in (bool, type(default)):
+            raise ValueError(f"{config_path}: {key} is {config[key]!r}; expected true or false")
+    _check_added(config_path, config)
     return _with_legacy(config_path, config)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an empty one if the file is absent. Raises ValueError for other JSON values."""
+    content = read_json(path) if path.is_file() else {}
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: expected an object with the tokenizer's settings, got {type(content).__name__}")
+    return content
 
 
 def add_listed_tokens(backend: tokenizers.Tokenizer, path: Path, config: Mapping[str, Any]) -> None:
@@ -129,17 +141,6 @@ def _read_vocab_txt(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
     return bert_backend(read_vocab(path), **normalizer)
 
 
-def _check_config(path: Path, config: Any) -> dict[str, Any]:
-    """Return the content of tokenizer_config.json. Raises ValueError unless it is an object with valid types."""
-    if not isinstance(config, dict):
-        raise ValueError(f"{path}: expected an object with the tokenizer's settings, got {type(config).__name__}")
-    for key, _, default in NORMALIZER_KEYS:
-        if type(config.get(key, default)) not in (bool, type(default)):
-            raise ValueError(f"{path}: {key} is {config[key]!r}; expected true or false")
-    _check_added(path, config)
-    return config
-
-
 def _check_added(path: Path, config: Mapping[str, Any]) -> None:
     for key, kinds in ADDED_KEYS.items():
         if config.get(key) is not None and not isinstance(config[key], kinds):
@@ -152,7 +153,7 @@ def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
     if "added_tokens_decoder" in config:
         return config
     map_path, added_path = path.with_name("special_tokens_map.json"), path.with_name("added_tokens.json")
-    named, added = _object_or_none(map_path), _object_or_none(added_path)
+    named, added = read_object(map_path), read_object(added_path)
     _check_added(map_path, named)
     _special_tokens(map_path, named)  # raises ValueError, naming the file, for values that are no tokens
     for token, number in added.items():
@@ -169,14 +170,6 @@ def _with_legacy(path: Path, config: dict[str, Any]) -> dict[str, Any]:
         for token, number in added.items()
     }
     return config
-
-
-def _object_or_none(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an empty one if the file is absent. Raises ValueError for other JSON values."""
-    content = read_json(path) if path.is_file() else {}
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected an object, got {type(content).__name__}")
-    return content
 
 
 def _check_names(path: Path, config: Mapping[str, Any]) -> None:

@@ -1,9 +1,9 @@
-"""Tokenization: text to ids and back, by `tokenizers`, or by the faster `nanotoken` if only ids are needed."""
+"""BERT's tokenizer: text to word pieces and back, and what a loaded tokenizer must be to be BERT's."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -11,11 +11,18 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import tokenizers
+from tokenizers import processors
 
 from bertwright.base.files import digest_bytes
-from bertwright.base.ragged import Ragged
+from bertwright.vocabulary.backend_tokenizer import (
+    BackendTokenizer,
+    FlatBackend,
+    canonical_description,
+    flat_backend,
+    tokens_by_id,
+)
 from bertwright.vocabulary.sequence_layout import SequenceLayout
-from bertwright.vocabulary.tokenizer import Encoding, TextTokenizer, TokenText, check_raw_text
+from bertwright.vocabulary.tokenizer import TokenText
 from bertwright.vocabulary.wordpiece_files import (
     CONTINUATION,
     SPECIAL_TOKENS,
@@ -23,12 +30,11 @@ from bertwright.vocabulary.wordpiece_files import (
     read_backend,
     write_folder,
 )
-from bertwright.vocabulary.wordpiece_pipeline import canonical_description, validate_backend
 
-FALLBACK_BATCH = 1024  # texts per call of `tokenizers`: its encodings take much memory
+SENTENCEPIECE = "\u2581"  # marks the start of a word in vocabularies of SentencePiece
 
 
-class Tokenizer(TextTokenizer):
+class Tokenizer(BackendTokenizer):
     """A WordPiece tokenizer with the ids of `transformers`' `BertTokenizerFast` on the same files.
 
     `encode` and `encode_ids` are for texts that a user types for a model: "[MASK]" in a text is the special token, as
@@ -38,8 +44,8 @@ class Tokenizer(TextTokenizer):
 
     def __init__(self, backend: tokenizers.Tokenizer, source: str) -> None:
         """Wrap a `tokenizers` object, which `source` names in messages; see `load` and `from_tokens`."""
-        self.tokens = tuple(validate_backend(backend, source))
-        self._backend = backend
+        validate_backend(backend, source)
+        self._typed, self.tokens = backend, tokens_by_id(backend.get_vocab())
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self._mask_id = (self._ids[t] for t in SPECIAL_TOKENS)
 
     @classmethod
@@ -81,7 +87,7 @@ class Tokenizer(TextTokenizer):
         return cls(backend, "vocabulary")
 
     def __reduce__(self) -> tuple[Callable[[str], Tokenizer], tuple[str]]:
-        return _from_json, (self._backend.to_str(),)  # so that it can be sent to worker processes
+        return _from_json, (self._typed.to_str(),)  # so that it can be sent to worker processes
 
     @property
     def mask_id(self) -> int:
@@ -98,15 +104,10 @@ class Tokenizer(TextTokenizer):
         """Layout of the sequences that models with this vocabulary read."""
         return SequenceLayout(first=self.cls_id, between=self.sep_id, last=self.sep_id)
 
-    @property
-    def lowercase(self) -> bool:
-        """True if text is lowercased. Runs the normalizer on "A": files record the setting in several ways."""
-        return self._backend.normalizer is not None and self._backend.normalizer.normalize_str("A") == "a"
-
     @cached_property
     def digest(self) -> str:
         """Digest of everything that decides ids: vocabulary, normalizer, word rules, added tokens; not of the files."""
-        return digest_bytes(json.dumps(canonical_description(self._backend), sort_keys=True).encode())
+        return digest_bytes(json.dumps(canonical_description(self._typed), sort_keys=True).encode())
 
     @cached_property
     def is_continuation(self) -> npt.NDArray[np.bool_]:
@@ -117,107 +118,74 @@ class Tokenizer(TextTokenizer):
         token = self.token(number)
         return TokenText(token.removeprefix(CONTINUATION), joins=token.startswith(CONTINUATION))
 
-    def encode_raw(self, texts: Sequence[str]) -> Ragged:
-        """Encode raw texts: no special token is added or recognized. The fast path for corpora.
-
-        Raises ValueError for a lone surrogate.
-        """
-        return flat_ids(self._raw, texts, add_special_tokens=False)
-
-    def encode_raw_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode raw texts like `encode_raw`, with offsets. Raises ValueError for a lone surrogate."""
-        return list(encode_with_offsets(self._raw_with_offsets, texts))
-
-    def encode_ids(self, texts: Sequence[str]) -> Ragged:
-        """Encode texts like `encode_batch` without offsets: many times as fast."""
-        return flat_ids(self._typed, texts, add_special_tokens=True)
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Encoding]:
-        """Encode texts, not truncated, with special tokens and offsets. Raises ValueError for a lone surrogate."""
-        return [self.add_ends(encoding) for encoding in encode_with_offsets(self._backend, texts)]
-
-    def decode(self, ids: Sequence[int] | npt.NDArray[np.integer[Any]], skip_special: bool = True) -> str:
-        """Decode ids; spaces before punctuation are removed. Raises ValueError for an unknown id."""
-        numbers = np.asarray(ids, dtype=np.int64).tolist()
-        for number in numbers:
-            self.token(number)  # `tokenizers` would silently skip an unknown id
-        return self._backend.decode(numbers, skip_special_tokens=skip_special)
-
     def save(self, folder: Path | str, max_length: int | None = None) -> None:
         """Write tokenizer.json, vocab.txt and tokenizer_config.json, from which `transformers` gives the same ids.
 
         `max_length`, the model's number of positions, is where `transformers` truncates on request.
         """
-        write_folder(Path(folder), self._backend, self.tokens, max_length)
+        write_folder(Path(folder), self._typed, self.tokens, max_length)
 
     @cached_property
-    def _raw(self) -> FlatBackend:
-        return flat_backend(self._raw_description)
-
-    @cached_property
-    def _raw_with_offsets(self) -> tokenizers.Tokenizer:
+    def _raw(self) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(self._raw_description)
 
     @cached_property
+    def _flat_raw(self) -> FlatBackend:
+        return flat_backend(self._raw_description)
+
+    @cached_property
+    def _flat_typed(self) -> FlatBackend:
+        return flat_backend(self._typed.to_str())
+
+    @cached_property
     def _raw_description(self) -> str:
-        description = json.loads(self._backend.to_str())
+        description = json.loads(self._typed.to_str())
         # Tokens that the user added stay, such as [E1]; BERT's own special tokens become plain text.
         added = description["added_tokens"]
         description["added_tokens"] = [token for token in added if token["content"] not in SPECIAL_TOKENS]
         description["post_processor"] = None
         return json.dumps(description)
 
-    @cached_property
-    def _typed(self) -> FlatBackend:
-        return flat_backend(self._backend.to_str())
-
-
-FlatBackend = Any  # of `flat_ids`: a nanotoken.Tokenizer or a tokenizers.Tokenizer
-
-
-def flat_backend(description: str) -> FlatBackend:
-    """Load a tokenizer.json with the faster of the two libraries that supports it and is installed."""
-    try:
-        import nanotoken
-    except ModuleNotFoundError:  # extra "fast"
-        return tokenizers.Tokenizer.from_str(description)
-    try:
-        return nanotoken.Tokenizer.from_json(description)
-    except nanotoken.UnsupportedTokenizerError:  # an unusual normalizer or pre-tokenizer
-        return tokenizers.Tokenizer.from_str(description)
-
-
-def flat_ids(backend: FlatBackend, texts: Sequence[str], add_special_tokens: bool = False) -> Ragged:
-    """Encode texts with either library."""
-    if not isinstance(backend, tokenizers.Tokenizer):
-        flat_encoding = encode_with(backend.encode_batch, texts, add_special_tokens)
-        return Ragged(flat_encoding.ids, flat_encoding.offsets)
-    flat: list[npt.NDArray[np.uint32]] = [np.empty(0, dtype=np.uint32)]
-    lengths = [0]
-    for start in range(0, len(texts), FALLBACK_BATCH):
-        encodings = encode_with(backend.encode_batch_fast, texts[start : start + FALLBACK_BATCH], add_special_tokens)
-        flat += [np.array(encoding.ids, dtype=np.uint32) for encoding in encodings]
-        lengths += [len(encoding.ids) for encoding in encodings]
-    return Ragged(np.concatenate(flat), np.cumsum(lengths, dtype=np.int64))
-
-
-def encode_with_offsets(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> Iterator[Encoding]:
-    """Encode texts with `tokenizers`, without special tokens before and after. Raises ValueError as `encode_with`."""
-    for encoding in encode_with(backend.encode_batch, texts, False):
-        yield Encoding(np.array(encoding.ids, np.int64), np.array(encoding.offsets, np.int64).reshape(-1, 2))
-
-
-def encode_with(encode_batch: Callable[..., Any], texts: Sequence[str], add_special_tokens: bool) -> Any:
-    """Call either library and explain its errors for lone surrogates and values that are no texts."""
-    if isinstance(texts, str):
-        raise TypeError("expected a sequence of texts, got one str")
-    try:
-        return encode_batch(list(texts), add_special_tokens=add_special_tokens)
-    except (TypeError, UnicodeEncodeError):
-        for number, text in enumerate(texts):
-            check_raw_text(text, number)
-        raise
-
 
 def _from_json(description: str) -> Tokenizer:
     return Tokenizer(tokenizers.Tokenizer.from_str(description), "tokenizer")
+
+
+def validate_backend(backend: tokenizers.Tokenizer, source: str) -> None:
+    """Check what a tokenizer must be to be BERT's, and add what BERT's have beyond the vocabulary."""
+    backend.no_truncation()  # the limits of some model, which the caller decides
+    backend.no_padding()
+    ids = backend.get_vocab()
+    missing = [token for token in SPECIAL_TOKENS if token not in ids]
+    if missing:
+        raise ValueError(f"{source}: no {' '.join(missing)}; a BERT vocabulary has {' '.join(SPECIAL_TOKENS)}")
+    starts = sum(token.startswith(SENTENCEPIECE) and token != SENTENCEPIECE for token in ids)
+    if starts > sum(token.startswith(CONTINUATION) for token in ids):
+        raise ValueError(
+            f"{source}: a SentencePiece vocabulary ({starts:,} tokens start with {SENTENCEPIECE}, which marks a word), "
+            f"as KoBERT has; expected WordPiece, with {CONTINUATION} inside words; take a model with such a vocabulary"
+        )
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    backend.add_special_tokens([token for token in SPECIAL_TOKENS if token not in known])
+    if backend.post_processor is None:
+        backend.post_processor = processors.TemplateProcessing(
+            single="[CLS]:0 $A:0 [SEP]:0",
+            pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+            special_tokens=[(token, ids[token]) for token in ("[CLS]", "[SEP]")],
+        )
+    _check_templates(json.loads(backend.post_processor.__getstate__()), source)
+    empty = backend.encode("", "")
+    if (empty.tokens, empty.type_ids) != (["[CLS]", "[SEP]", "[SEP]"], [0, 0, 1]):
+        raise ValueError(
+            f"{source}: joins a pair as {' '.join(empty.tokens)}; expected [CLS] A [SEP] B [SEP], as in BERT"
+        )
+
+
+def _check_templates(processor: Mapping[str, Any], source: str) -> None:
+    """Reject templates with a token that they do not define, at which `tokenizers` panics and prints Rust's stack."""
+    for nested in processor.get("processors", ()):
+        _check_templates(nested, source)
+    items = (*processor.get("single", ()), *processor.get("pair", ()))
+    for token in (item["SpecialToken"]["id"] for item in items if "SpecialToken" in item):
+        if token not in processor["special_tokens"]:
+            raise ValueError(f"{source}: damaged: its template contains an unknown token, {token}; copy the file again")

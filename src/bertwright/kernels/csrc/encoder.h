@@ -1,22 +1,14 @@
-// All layers of an encoder in one call, in bfloat16: the same bits as `Layer.forward` of encoder.py kernel by kernel.
+// All layers of an encoder in one call, in bfloat16: the same bits as `Layer.forward` of bert_encoder.py kernel by
+// kernel.
 // Between two calls Python evicts the first-level caches, which for a few hundred tokens costs as much as a kernel.
 #pragma once
 #include "attention.h"
+#include "encoder_args.h"
 #include "gelu.h"
 #include "gemm_bf16.h"
 #include "layer_norm.h"
 
 #if HAS_BF16_ISA
-
-// `EncoderArgs` of fused_encoder.py, which explains the fields.
-#define ENCODER_ARGS(X)                                                                                      \
-    X(const int32_t*, cu_seqlens) X(const int64_t*, positions) X(int64_t, sequences) X(int64_t, num_layers) \
-    X(int64_t, first_saved) X(int64_t, has_positions) X(int64_t, tokens) X(int64_t, selected)               \
-    X(int64_t, hidden_size) X(int64_t, intermediate_size) X(int64_t, num_heads) X(int64_t, causal)          \
-    X(int64_t, tanh) X(double, eps)
-struct EncoderArgs {
-    ENCODER_ARGS(DECLARE_FIELD)
-};
 
 // T tokens enter, R leave attention; hidden size H, feed-forward size F.
 struct LayerShape {
@@ -69,37 +61,6 @@ struct SavedActivations {
     }
 };
 
-// The layers' saved activations in one block of memory. Layers below `first_saved` share theirs.
-struct ActivationArena {
-    const EncoderArgs& args;
-    void* block;
-    LayerShape shape(int64_t layer) const {
-        const bool selects = args.has_positions && layer + 1 == args.num_layers;
-        return {args.tokens,
-                selects ? args.selected : args.tokens,
-                args.hidden_size,
-                args.intermediate_size,
-                selects ? args.positions : nullptr,
-                selects,
-                layer >= args.first_saved};
-    }
-    int64_t bytes(int64_t layer) const {
-        int64_t bytes;
-        SavedActivations({}, shape(layer), args.num_heads, &bytes);
-        return bytes;
-    }
-    // Bytes before a layer's own; for `num_layers`, the bytes of all layers.
-    int64_t offset(int64_t layer) const {
-        if (layer < args.first_saved) return 0;
-        int64_t total = args.first_saved ? std::max(bytes(0), bytes(args.first_saved - 1)) : 0;
-        for (int64_t l = args.first_saved; l < layer; l++) total += bytes(l);
-        return total;
-    }
-    SavedActivations at(int64_t layer) const {
-        return {Arena{(char*)block + offset(layer)}, shape(layer), args.num_heads};
-    }
-};
-
 // One layer as both passes read it.
 struct Layer {
     const EncoderArgs& args;
@@ -142,7 +103,7 @@ static void layer_forward(const Layer& layer, const bfloat16* hidden) {
                      saved.attended, s.R, s.H, threads);
     linear_forward(saved.attended, p.intermediate_weight, nullptr, saved.intermediate, saved.intermediate_panels, s.R,
                    s.H, s.F, threads);
-    with_tanh(args.tanh, [&](auto tanh) {
+    with_tanh(args.activation == GELU_TANH, [&](auto tanh) {
         bias_gelu<bfloat16, tanh>(saved.intermediate, p.intermediate_bias, saved.activated, s.R, s.F, threads);
     });
     linear_forward(saved.activated, p.output_weight, nullptr, product.get(), saved.output_panels, s.R, s.F, s.H,
@@ -189,7 +150,7 @@ static void layer_backward(const Layer& layer, const bfloat16* dy, const bfloat1
                   dattended.get(), d.output_bias, d.output_norm_weight, d.output_norm_bias, s.R, s.H, threads);
     linear_backward(dnormed.get(), saved.activated, saved.output_panels, dintermediate.get(), d.output_weight, nullptr,
                     s.R, s.F, s.H, threads);
-    with_tanh(args.tanh, [&](auto tanh) {
+    with_tanh(args.activation == GELU_TANH, [&](auto tanh) {
         bias_gelu_backward<bfloat16, tanh>(saved.intermediate, p.intermediate_bias, dintermediate.get(),
                                            dintermediate.get(),
                                            d.intermediate_bias ? d.intermediate_bias : unused.get(), s.R, s.F, threads);
@@ -218,16 +179,39 @@ static void layer_backward(const Layer& layer, const bfloat16* dy, const bfloat1
     for (int64_t r = 0; r < s.R; r++) add_to(dhidden + s.positions[r] * s.H, dresidual.get() + r * s.H, 1, s.H, 1);
 }
 
-// The operands of a call for all layers.
+// The operands of a call for all layers. Saved activations are in one block of memory, `workspace`; layers below
+// `first_saved` share theirs.
 struct Layers {
     const EncoderArgs& args;
     const LayerParameters<const float>* parameters;
     const MaskKey* keys;  // three per layer
     void* workspace;
     int64_t threads;
+    LayerShape shape(int64_t l) const {
+        const bool selects = args.has_positions && l + 1 == args.num_layers;
+        return {args.tokens,
+                selects ? args.selected : args.tokens,
+                args.hidden_size,
+                args.intermediate_size,
+                selects ? args.positions : nullptr,
+                selects,
+                l >= args.first_saved};
+    }
+    int64_t bytes(int64_t l) const {
+        int64_t bytes;
+        SavedActivations({}, shape(l), args.num_heads, &bytes);
+        return bytes;
+    }
+    // Bytes before a layer's own; for `num_layers`, the bytes of all layers.
+    int64_t offset(int64_t layer) const {
+        if (layer < args.first_saved) return 0;
+        int64_t total = args.first_saved ? std::max(bytes(0), bytes(args.first_saved - 1)) : 0;
+        for (int64_t l = args.first_saved; l < layer; l++) total += bytes(l);
+        return total;
+    }
     Layer at(int64_t l) const {
-        const ActivationArena arena{args, workspace};
-        return {args, arena.shape(l), parameters[l], arena.at(l), {keys[3 * l], keys[3 * l + 1], keys[3 * l + 2]}, threads};
+        const SavedActivations saved{Arena{(char*)workspace + offset(l)}, shape(l), args.num_heads};
+        return {args, shape(l), parameters[l], saved, {keys[3 * l], keys[3 * l + 1], keys[3 * l + 2]}, threads};
     }
 };
 

@@ -2,6 +2,8 @@
 #pragma once
 #include "row_reduction.h"
 
+enum Activation { NO_ACTIVATION, GELU_ERF, GELU_TANH, RELU };  // as ACTIVATIONS of reference.py
+
 // Value and derivative of gelu.
 struct Gelu {
     FloatVec value, slope;

@@ -2,24 +2,15 @@
 // `Layer.forward` of bert_encoder.py with modules in int8.
 #pragma once
 #include "attention.h"
+#include "encoder_args.h"
 #include "int8_linear.h"
 #include "layer_norm.h"
 
 #if HAS_INT8
 
-// `Int8EncoderArgs` of int8_linear.py.
-#define INT8_ENCODER_ARGS(X)                                                                                 \
-    X(const int32_t*, cu_seqlens) X(const int64_t*, positions) X(const float*, bias) X(int64_t, reach)       \
-    X(int64_t, sequences) X(int64_t, num_layers) X(int64_t, has_positions) X(int64_t, tokens)                \
-    X(int64_t, selected) X(int64_t, hidden_size) X(int64_t, intermediate_size) X(int64_t, num_heads)         \
-    X(int64_t, causal) X(int64_t, activation) X(double, eps)
-struct Int8EncoderArgs {
-    INT8_ENCODER_ARGS(DECLARE_FIELD)
-};
-
 // hidden, T H, through all layers → y, R H; R = T without positions. Of each layer four `layers`, in the order of
 // LINEAR_NAMES, and four `norms`: weight and bias behind attention, and behind the feed-forward layers.
-static void int8_encoder(const Int8EncoderArgs& args, const Int8Layer* layers, const float* const* norms,
+static void int8_encoder(const EncoderArgs& args, const Int8Layer* layers, const float* const* norms,
                          const float* hidden, float* y, int64_t threads) {
     const int64_t T = args.tokens, H = args.hidden_size, F = args.intermediate_size, heads = args.num_heads;
     const Buffer<float> wide(T * std::max(3 * H, F)), context(T * H), product(T * H), attended(T * H), states(T * H);

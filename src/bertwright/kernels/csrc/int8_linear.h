@@ -28,8 +28,6 @@ constexpr bool has_tiles() { return false; }
 static_assert(TASK_ROWS % BLOCK_ROWS == 0 && TASK_ROWS % TILE_BLOCK == 0, "a task is whole blocks");
 static int64_t block_rows() { return has_tiles() ? TILE_BLOCK : BLOCK_ROWS; }
 
-enum Activation { NO_ACTIVATION, GELU_ERF, GELU_TANH, RELU };
-
 typedef uint8_t ByteVec __attribute__((vector_size(W)));
 
 // sums + the four products of bytes in each lane, a · b, of signed b; a is unsigned, less BYTE_SHIFT if that is not 0.

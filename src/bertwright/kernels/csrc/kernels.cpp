@@ -5,6 +5,7 @@
 #include "cross_entropy.h"
 #include "embedding.h"
 #include "encoder.h"
+#include "encoder_args.h"
 #include "gelu.h"
 #include "int8_encoder.h"
 #include "lstm.h"
@@ -197,7 +198,7 @@ int64_t linear_backward(int64_t dtype, const bfloat16* dy, const bfloat16* x, co
 }
 
 int64_t encoder_workspace_bytes(const EncoderArgs* args, int64_t* bytes, int64_t) {
-    *bytes = ActivationArena{*args, nullptr}.offset(args->num_layers);
+    *bytes = Layers{*args, nullptr, nullptr, nullptr, 1}.offset(args->num_layers);
     return 0;
 }
 
@@ -244,7 +245,7 @@ int64_t int8_linear(const float* x, const Int8Layer* layer, int64_t activation, 
     return status_of([&] { ::int8_linear(x, *layer, activation, y, rows, threads); });
 }
 
-int64_t int8_encoder(const Int8EncoderArgs* args, const Int8Layer* layers, const float* const* norms,
+int64_t int8_encoder(const EncoderArgs* args, const Int8Layer* layers, const float* const* norms,
                      const float* hidden, float* y, int64_t threads) {
     return status_of([&] { ::int8_encoder(*args, layers, norms, hidden, y, threads); });
 }
@@ -258,15 +259,14 @@ NAME_TYPE(Moments)
 NAME_TYPE(MaskKey)
 NAME_TYPE(AdamStep)
 NAME_TYPE(AttentionArgs)
+NAME_TYPE(EncoderArgs)
 NAME_TYPE(SkipGramArgs)
 NAME_TYPE(GloveArgs)
 #if HAS_INT8
-NAME_TYPE(Int8EncoderArgs)
 NAME_TYPE(Int8Layer)
 #endif
 #define FUNCTION(name) describe_function(#name, c_api::name)
 #if HAS_BF16_ISA
-NAME_TYPE(EncoderArgs)
 NAME_TYPE(LstmArgs)
 NAME_TYPE(LstmForward)
 NAME_TYPE(LstmBackward)
@@ -281,20 +281,20 @@ extern "C" const char* describe_interface() {
     static const std::string text =
         DESCRIBE_STRUCTURE(MaskKey, MASK_KEY) + DESCRIBE_STRUCTURE(AdamStep, ADAM_STEP) +
         DESCRIBE_STRUCTURE(AttentionArgs, ATTENTION_ARGS) + DESCRIBE_STRUCTURE(SkipGramArgs, SKIP_GRAM_ARGS) +
-        DESCRIBE_STRUCTURE(GloveArgs, GLOVE_ARGS) + FUNCTION(skip_gram) + FUNCTION(glove) + FUNCTION(bias_gelu) + FUNCTION(bias_gelu_backward) +
-        FUNCTION(rotate) +
+        DESCRIBE_STRUCTURE(GloveArgs, GLOVE_ARGS) + DESCRIBE_STRUCTURE(EncoderArgs, ENCODER_ARGS) +
+        FUNCTION(skip_gram) + FUNCTION(glove) + FUNCTION(bias_gelu) + FUNCTION(bias_gelu_backward) + FUNCTION(rotate) +
         FUNCTION(dropout) + FUNCTION(add_dropout_norm) + FUNCTION(add_dropout_norm_backward) + FUNCTION(embed_norm) +
         FUNCTION(embed_norm_backward) + FUNCTION(add_rows) + FUNCTION(attention) + FUNCTION(attention_backward) +
         FUNCTION(cross_entropy) + FUNCTION(adamw) + FUNCTION(adamw_rows) + FUNCTION(square_sum) + FUNCTION(transpose)
 #if HAS_BF16_ISA
-        + DESCRIBE_STRUCTURE(EncoderArgs, ENCODER_ARGS) + DESCRIBE_STRUCTURE(LayerParameters<P>, LAYER_PARAMETERS) +
+        + DESCRIBE_STRUCTURE(LayerParameters<P>, LAYER_PARAMETERS) +
         FUNCTION(linear_forward) + FUNCTION(linear_backward) + FUNCTION(encoder_workspace_bytes) +
         FUNCTION(encoder_forward) + FUNCTION(encoder_backward) + DESCRIBE_STRUCTURE(LstmArgs, LSTM_ARGS) +
         DESCRIBE_STRUCTURE(LstmForward, LSTM_FORWARD) + DESCRIBE_STRUCTURE(LstmBackward, LSTM_BACKWARD) +
         FUNCTION(lstm_forward) + FUNCTION(lstm_backward)
 #endif
 #if HAS_INT8
-        + DESCRIBE_STRUCTURE(Int8EncoderArgs, INT8_ENCODER_ARGS) + DESCRIBE_STRUCTURE(Int8Layer, INT8_LAYER) +
+        + DESCRIBE_STRUCTURE(Int8Layer, INT8_LAYER) +
         FUNCTION(int8_panel_bytes) + FUNCTION(int8_pack) + FUNCTION(int8_linear) + FUNCTION(int8_encoder)
 #endif
         ;

@@ -50,17 +50,9 @@ class LayerGradients(NamedTuple):
     @classmethod
     def empty(cls, layer: Any) -> LayerGradients:
         """Allocate the gradients of a layer's parameters."""
-        new, sums = torch.empty_like, layer.output_bias.new_empty
-        return cls(
-            qkv_weight=new(layer.qkv_weight),
-            qkv_bias=new(layer.qkv_bias),
-            attention_output_weight=new(layer.attention_output_weight),
-            attention_sums=sums(3, len(layer.attention_output_bias)),
-            intermediate_weight=new(layer.intermediate_weight),
-            intermediate_bias=new(layer.intermediate_bias),
-            output_weight=new(layer.output_weight),
-            output_sums=sums(3, len(layer.output_bias)),
-        )
+        sums = layer.output_bias.new_empty(3, len(layer.output_bias))
+        own = layer._asdict() | {"attention_sums": sums, "output_sums": sums}
+        return cls(*(torch.empty_like(own[name]) for name in cls._fields))
 
     def by_parameter(self) -> list[Tensor]:
         """Return them in the order of PARAMETER_NAMES, as new tensors that share their memory: autograd keeps these."""

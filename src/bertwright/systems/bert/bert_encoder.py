@@ -19,19 +19,10 @@ from bertwright.base.ragged import offsets_from_lengths
 from bertwright.kernels.attention import attention, biased_attention, head_size_vectorizable, windowed_attention
 from bertwright.kernels.dropout import Dropout, MaskKey, mask_key
 from bertwright.kernels.ffi import int8_isa
-from bertwright.kernels.fused_encoder import (
-    EncoderShape,
-    are_fusable,
-    can_fuse,
-    fused_encoder,
-    kernels_work,
-    layer_parameters,
-)
+from bertwright.kernels.fused_encoder import EncoderShape, can_fuse, encoder_args, fused_encoder, layer_parameters
 from bertwright.kernels.fused_ops import add_dropout_norm, bias_activation, embed_norm
 from bertwright.kernels.int8_linear import (
-    ACTIVATIONS,
     LINEAR_NAMES,
-    Int8EncoderArgs,
     Int8Stack,
     Int8Weight,
     int8_encoder,
@@ -176,7 +167,7 @@ class BertEncoder(TextEncoder):
             config.intermediate_size,
             config.num_heads,
             config.is_causal,
-            config.activation == "gelu_tanh",
+            config.activation,
             config.layer_norm_eps,
         )
         self.initialize(seed)
@@ -209,15 +200,14 @@ class BertEncoder(TextEncoder):
         if (tensors := self.int8_tensors(stack)) is not None:
             bias = stack[0].position_bias(packing.max_seqlen)
             return self.run_int8(hidden, tensors, bias, packing, positions)
-        if self.layer_type is Layer and self.config.activation != "relu" and can_fuse(hidden, self.shape):
+        if self.layer_type is Layer and can_fuse(hidden, self.shape):
             parameters = [parameter for layer in (*layers, last) for parameter in layer_parameters(layer)]
-            if are_fusable(parameters):
-                mask_keys = [key for layer in layers for key in layer.mask_keys(packing, None)]
-                mask_keys += last.mask_keys(packing, positions)
-                longest = packing.max_seqlen
-                if kernels_work(hidden, longest, self.shape, mask_keys, parameters):
-                    sequences = packing.cu_seqlens, longest
-                    return fused_encoder(hidden, *sequences, positions, self.shape, mask_keys, parameters)
+            mask_keys = [key for layer in layers for key in layer.mask_keys(packing, None)]
+            mask_keys += last.mask_keys(packing, positions)
+            sequences = packing.cu_seqlens, packing.max_seqlen
+            states = fused_encoder(hidden, *sequences, positions, self.shape, mask_keys, parameters)
+            if states is not None:
+                return states
         for layer in layers:
             hidden = layer(hidden, packing)
         return cast(Tensor, last(hidden, packing, positions))
@@ -257,23 +247,9 @@ class BertEncoder(TextEncoder):
         `tensors`: of `int8_tensors`; `bias`: of `Layer.position_bias`.
         """
         (weights, vectors), config = tensors, self.config
-        args = Int8EncoderArgs(
-            cu_seqlens=packing.cu_seqlens,
-            positions=None if positions is None else positions.contiguous(),
-            bias=None if bias is None else bias.float().contiguous(),
-            reach=0 if bias is None else bias.shape[1] // 2,
-            sequences=len(packing.cu_seqlens) - 1,
-            num_layers=config.num_layers,
-            has_positions=positions is not None,
-            tokens=len(hidden),
-            selected=len(hidden) if positions is None else len(positions),
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_heads=config.num_heads,
-            causal=config.is_causal,
-            activation=ACTIVATIONS.index(config.activation),
-            eps=config.layer_norm_eps,
-        )
+        positions = None if positions is None else positions.contiguous()
+        bias = None if bias is None else bias.float().contiguous()
+        args = encoder_args(self.shape, packing.cu_seqlens, positions, len(hidden), config.num_layers, bias)
         addresses = [tensor.data_ptr() for tensor in (*vectors, *(weight.values for weight in weights))]
         stack = _STACKS.get(self)
         if stack is None or stack.addresses != addresses:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -69,23 +69,18 @@ class NativeChunkCounter:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
+        self._table = None
         self._table = library.chunks_new()
-        if self._table is None:
-            raise MemoryError(NO_MEMORY)
 
     def __del__(self) -> None:
         self._library.chunks_free(self._table)
 
     def add(self, text: bytes) -> int:
-        size: int = self._library.chunks_add(self._table, text, len(text))
-        if size < 0:
-            raise MemoryError(NO_MEMORY)
-        return size
+        return int(self._library.chunks_add(self._table, text, len(text)))
 
     def merge(self, table: ChunkTable) -> None:
         pointer = table.counts.ctypes.data_as(ctypes.c_void_p)
-        if self._library.chunks_merge(self._table, table.text, len(table.text), pointer) < 0:
-            raise MemoryError(NO_MEMORY)
+        self._library.chunks_merge(self._table, table.text, len(table.text), pointer)
 
     def bytes_with(self, table: ChunkTable) -> int:
         return int(self._library.chunks_bytes_with(self._table, table.text, len(table.text)))
@@ -115,6 +110,13 @@ class NativeChunkCounter:
             first += number
 
 
+def check_memory(result: Any, *_: object) -> Any:
+    """Return the result of a native function, as its `errcheck`. Raises MemoryError for null and for -1."""
+    if result is None or result < 0:
+        raise MemoryError(NO_MEMORY)
+    return result
+
+
 def make_chunk_counter() -> PythonChunkCounter | NativeChunkCounter:
     """Create the native counter, or the one in Python if there is no native library."""
     library = native_library.load_library("wordpiece")
@@ -127,6 +129,7 @@ def make_chunk_counter() -> PythonChunkCounter | NativeChunkCounter:
     library.chunks_merge.argtypes = [pointer, ctypes.c_char_p, integer, pointer]
     library.chunks_bytes_with.argtypes = [pointer, ctypes.c_char_p, integer]
     library.chunks_merge.restype = library.chunks_bytes_with.restype = integer
+    library.chunks_new.errcheck = library.chunks_add.errcheck = library.chunks_merge.errcheck = check_memory
     outputs = (pointer, ctypes.POINTER(pointer), ctypes.POINTER(integer))
     library.chunks_read.argtypes = [pointer, integer, integer, *outputs]
     library.chunks_read.restype = integer

@@ -28,7 +28,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from bertwright.kernels import native_library
-from bertwright.vocabulary.learn.chunk_counter import NO_MEMORY
+from bertwright.vocabulary.learn.chunk_counter import check_memory
 from bertwright.vocabulary.learn.word_counts import code_points
 from bertwright.vocabulary.wordpiece_files import CONTINUATION
 
@@ -199,8 +199,9 @@ class NativeMergeTrainer:
         marked = np.full(len(codes), criterion.mark == CONTINUATION, dtype=np.uint32)
         edges = starts[:-1] if criterion.mark == CONTINUATION else starts[1:] - 1
         marked[edges] ^= 1
+        prefix, suffix = criterion.prefix, "" if criterion.prefix else criterion.mark
         distinct, symbols = np.unique(2 * codes + marked, return_inverse=True)
-        texts = [_write_symbol(chr(code >> 1), criterion.mark * (code & 1)) + "\n" for code in distinct.tolist()]
+        texts = [f"{prefix * (code & 1)}{chr(code >> 1)}{suffix * (code & 1)}\n" for code in distinct.tolist()]
         self._handle = library.learner_new(
             "".join(texts).encode(),
             len(words),
@@ -211,8 +212,6 @@ class NativeMergeTrainer:
             criterion.min_frequency,
             len(criterion.prefix),
         )
-        if self._handle is None:
-            raise MemoryError(NO_MEMORY)
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
@@ -220,10 +219,7 @@ class NativeMergeTrainer:
 
     def advance(self, wanted: int) -> list[str]:
         before = self._library.learner_size(self._handle)
-        learned = self._library.learner_advance(self._handle, wanted)
-        if learned < 0:
-            raise MemoryError(NO_MEMORY)
-        return [self._text(before + n) for n in range(learned)]
+        return [self._text(before + n) for n in range(self._library.learner_advance(self._handle, wanted))]
 
     def merges(self) -> list[Pair]:
         parts = partial(self._library.learner_part, self._handle)
@@ -235,16 +231,13 @@ class NativeMergeTrainer:
         return text
 
 
-def _write_symbol(character: str, mark: str) -> str:
-    return character + mark if mark == WORD_END else mark + character
-
-
 def _declare(library: ctypes.CDLL) -> None:
     pointer, integer, text = ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p
     library.learner_new.argtypes = [text, integer, pointer, pointer, pointer, ctypes.c_int32, integer, ctypes.c_int32]
     library.learner_new.restype = pointer
     library.learner_free.argtypes = [pointer]
     library.learner_advance.argtypes, library.learner_advance.restype = [pointer, integer], integer
+    library.learner_new.errcheck = library.learner_advance.errcheck = check_memory
     library.learner_size.argtypes, library.learner_size.restype = [pointer], integer
     library.learner_merges.argtypes, library.learner_merges.restype = [pointer], integer
     library.learner_part.argtypes, library.learner_part.restype = [pointer, integer, ctypes.c_int32], integer

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
+from bertwright.base.reporter import ProgressCallback
 from bertwright.corpus.documents import CorpusSettings, CorpusShard, describe_empty_corpus, read_shard, shard_corpus
 from bertwright.executors.executor import Executor, run_in_order
 from bertwright.text.decoding import ReadStats
@@ -43,7 +44,7 @@ class ShardCounts(NamedTuple, Generic[C]):
 
 
 def count_in_shards(
-    corpus: CorpusSettings, settings: VocabularySettings, executor: Executor, progress: Callable[[int], None]
+    corpus: CorpusSettings, settings: VocabularySettings, executor: Executor, progress: ProgressCallback
 ) -> WordCounts:
     """Count the words of a corpus by the workers of an executor, as `count_words` does in one process.
 
@@ -64,7 +65,7 @@ def count_in_shards(
 
 
 def count_whole_words(
-    corpus: CorpusSettings, rules: WordRules, executor: Executor, progress: Callable[[int], None]
+    corpus: CorpusSettings, rules: WordRules, executor: Executor, progress: ProgressCallback
 ) -> Counter[str]:
     """Count the whole words of a corpus by the workers of an executor. Raises the errors of `count_in_shards`."""
     words, shards = Counter[str](), shard_corpus(corpus, SHARD_BYTES)
@@ -74,7 +75,7 @@ def count_whole_words(
 
 
 def _add_up(
-    corpus: CorpusSettings, results: Iterable[tuple[CorpusShard, ShardCounts[C]]], progress: Callable[[int], None]
+    corpus: CorpusSettings, results: Iterable[tuple[CorpusShard, ShardCounts[C]]], progress: ProgressCallback
 ) -> Iterator[tuple[CorpusShard, C]]:
     """Yield each shard with its counts. Raises ValueError at the end if there was no document."""
     stats, documents = ReadStats(), 0
@@ -91,22 +92,16 @@ def _count_chunks(shard: CorpusShard, corpus: CorpusSettings) -> ShardCounts[lis
     stats, counter = ReadStats(), make_chunk_counter()
     tables: list[CountedTable] = []
     documents = size = total = 0
-
-    def finish_table() -> None:
-        nonlocal documents, size, total
-        tables.append(CountedTable(documents, counter.take_table()))
-        total += size
-        documents = size = 0
-
     for document in read_shard(corpus, shard, stats):
         data = document.text.encode()
         counter.add(data)
         documents += 1
         size += len(data)
         if size >= TABLE_BYTES:
-            finish_table()
-    finish_table()
-    return ShardCounts(tables, sum(table.documents for table in tables), stats, total)
+            tables.append(CountedTable(documents, counter.take_table()))
+            documents, size, total = 0, 0, total + size
+    tables.append(CountedTable(documents, counter.take_table()))
+    return ShardCounts(tables, sum(table.documents for table in tables), stats, total + size)
 
 
 def _count_words(shard: CorpusShard, shared: tuple[CorpusSettings, WordRules]) -> ShardCounts[Counter[str]]:

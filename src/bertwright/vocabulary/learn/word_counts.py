@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import tee
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import normalizers, pre_tokenizers
 
+from bertwright.base.reporter import ProgressCallback
 from bertwright.vocabulary.learn.chunk_counter import ChunkTable, make_chunk_counter
 from bertwright.vocabulary.wordpiece_files import MAX_WORD_LENGTH
 
@@ -153,7 +154,7 @@ def count_words(
     lowercase: bool,
     strip_accents: bool | None = None,
     max_words: int = 2_000_000,
-    progress: Callable[[int], None] | None = None,
+    progress: ProgressCallback = lambda _: None,
 ) -> WordCounts:
     """Count the words of texts. `progress` receives the number of UTF-8 bytes read since its last call.
 
@@ -168,12 +169,11 @@ def count_words(
             raise ValueError(f"text {number}: lone surrogate at character {error.start}") from None
         pending += len(data)
         counter.add(data)
-        if progress is not None and pending >= PROGRESS_EVERY:
+        if pending >= PROGRESS_EVERY:
             progress(pending)
             pending = 0
     counts = counter.finish()
-    if progress is not None:
-        progress(pending)
+    progress(pending)
     return counts
 
 

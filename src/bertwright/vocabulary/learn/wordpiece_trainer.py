@@ -1,19 +1,28 @@
-"""Training of WordPiece vocabularies: from word counts to tokens, and their statistics."""
+"""Training of WordPiece and byte-pair vocabularies: from word counts to tokens, and their statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from bertwright.base.reporter import ProgressCallback
 from bertwright.base.settings import check_choice, check_limit, check_minimum
+from bertwright.vocabulary import byte_pair_tokenizer
+from bertwright.vocabulary.byte_pair_tokenizer import BytePairTokenizer
 from bertwright.vocabulary.learn import word_counts
 from bertwright.vocabulary.learn.joint_vocabulary import whole_word_tokenizer
-from bertwright.vocabulary.learn.merges import WORD_END, Criterion, Rule, make_trainer
+from bertwright.vocabulary.learn.merges import (
+    WORD_END,
+    Criterion,
+    NativeMergeTrainer,
+    PythonMergeTrainer,
+    Rule,
+    make_trainer,
+)
 from bertwright.vocabulary.learn.word_counts import WordCounts, WordRules
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.wordpiece_files import CONTINUATION, MAX_WORD_LENGTH, SPECIAL_TOKENS
@@ -86,7 +95,7 @@ class VocabularySettings:
 
 
 def count_corpus_words(
-    texts: Iterable[str], settings: VocabularySettings, progress: Callable[[int], None] | None = None
+    texts: Iterable[str], settings: VocabularySettings, progress: ProgressCallback = lambda _: None
 ) -> WordCounts:
     return word_counts.count_words(
         texts,
@@ -97,7 +106,7 @@ def count_corpus_words(
     )
 
 
-def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[int], None] | None = None) -> list[str]:
+def learn(counts: WordCounts, settings: VocabularySettings, progress: ProgressCallback = lambda _: None) -> list[str]:
     """Learn a vocabulary: special tokens, single characters, then longer tokens in the order of learning.
 
     `progress` receives the number of tokens learned since its last call. The result has fewer than `size` tokens if no
@@ -106,28 +115,67 @@ def learn(counts: WordCounts, settings: VocabularySettings, progress: Callable[[
     Raises ValueError for no words, for a size smaller than the alphabet, and for text that stripping accents would
     mutilate.
     """
-    characters = choose_alphabet(counts, settings)
+    characters = _choose_alphabet(counts, settings)
     start = [*SPECIAL_TOKENS, *_character_tokens(characters, settings)]
-    max_learned = check_alphabet_size(start, characters, settings)
+    wanted = _check_alphabet_size(start, characters, settings)
     criterion = Criterion(settings.criterion, settings.min_frequency)
     trainer = make_trainer(counts.words, frozenset(characters), criterion)
+
+    def list_used(learned: list[str]) -> list[str]:
+        """Return the learned tokens that occur; a token that was dropped before may replace one that is dropped now."""
+        frequencies = token_counts([*start, *learned], counts)[len(start) :]
+        return [token for token, count in zip(learned, frequencies, strict=True) if count]
+
+    return [*start, *_learn_tokens(trainer, wanted, list_used if settings.drop_unused else list, progress)]
+
+
+def learn_wordpiece(
+    counts: WordCounts, settings: VocabularySettings, progress: ProgressCallback = lambda _: None
+) -> Tokenizer:
+    """Learn a vocabulary by `learn` and return its tokenizer."""
+    tokens = learn(counts, settings, progress)
+    return Tokenizer.from_tokens(tokens, lowercase=settings.lowercase, strip_accents=settings.strip_accents)
+
+
+def learn_byte_pairs(
+    counts: WordCounts, settings: VocabularySettings, progress: ProgressCallback = lambda _: None
+) -> BytePairTokenizer:
+    """Learn a byte-pair tokenizer (Sennrich, Haddow and Birch 2016).
+
+    Its tokens are special tokens, single characters, then a token for each merge, in order. Errors: see `learn`.
+    """
+    characters = _choose_alphabet(counts, settings)
+    special = byte_pair_tokenizer.SPECIAL_TOKENS.values()
+    start = [*special, *characters, *(character + WORD_END for character in characters)]
+    wanted = _check_alphabet_size(start, characters, settings)
+    criterion = Criterion(settings.criterion, settings.min_frequency, WORD_END)
+    trainer = make_trainer(counts.words, frozenset(characters), criterion)
+    tokens = [*start, *_learn_tokens(trainer, wanted, list, progress)]
+    ids = {token: number for number, token in enumerate(tokens)}
+    return BytePairTokenizer(ids, trainer.merges(), "vocabulary", lowercase=settings.lowercase)
+
+
+def _learn_tokens(
+    trainer: PythonMergeTrainer | NativeMergeTrainer,
+    wanted: int,
+    list_used: Callable[[list[str]], list[str]],
+    progress: ProgressCallback,
+) -> list[str]:
+    """Learn until `wanted` tokens are used, or no pair is left; `list_used` tells which of the learned ones are."""
     learned: list[str] = []
     used: list[str] = []
     more = [""]
-    while more and len(used) < max_learned:
-        more = trainer.advance(min(PROGRESS_EVERY, max_learned - len(used)))
+    while more and len(used) < wanted:
+        more = trainer.advance(min(PROGRESS_EVERY, wanted - len(used)))
         learned += more
         used += more
-        if progress is not None:
-            progress(len(more))
-        if settings.drop_unused and (not more or len(used) == max_learned):
-            # Tokens that were dropped before are counted again: they may replace others that are dropped now.
-            frequencies = token_counts([*start, *learned], counts)[len(start) :]
-            used = [token for token, count in zip(learned, frequencies, strict=True) if count]
-    return [*start, *used[:max_learned]]
+        progress(len(more))
+        if not more or len(used) == wanted:
+            used = list_used(learned)
+    return used[:wanted]
 
 
-def choose_alphabet(counts: WordCounts, settings: VocabularySettings) -> list[str]:
+def _choose_alphabet(counts: WordCounts, settings: VocabularySettings) -> list[str]:
     """Return the characters that get tokens. Raises ValueError for text that cannot be learned from."""
     if not counts.words:
         raise ValueError(
@@ -138,7 +186,7 @@ def choose_alphabet(counts: WordCounts, settings: VocabularySettings) -> list[st
     return alphabet(counts, settings)
 
 
-def check_alphabet_size(start: Sequence[str], characters: Sequence[str], settings: VocabularySettings) -> int:
+def _check_alphabet_size(start: Sequence[str], characters: Sequence[str], settings: VocabularySettings) -> int:
     """Return how many tokens are left to learn after the first ones. Raises ValueError if these are too many."""
     left = settings.size - len(start)
     if left < 0:
@@ -245,10 +293,3 @@ def vocabulary_stats(tokenizer: TextTokenizer, counts: WordCounts) -> Vocabulary
         longest=tuple(sorted(regular, key=lambda token: (-len(texts[token]), token))[:NUM_EXAMPLES]),
         last=tokens[-NUM_EXAMPLES:],
     )
-
-
-def write_vocabulary(folder: Path | str, tokens: Sequence[str], settings: VocabularySettings) -> Tokenizer:
-    """Write a vocabulary as `transformers` and `tokenizers` read it, and return its tokenizer."""
-    tokenizer = Tokenizer.from_tokens(tokens, lowercase=settings.lowercase, strip_accents=settings.strip_accents)
-    tokenizer.save(folder)
-    return tokenizer
