@@ -200,3 +200,12 @@ def test_misuse_of_the_trainers_is_explained(tmp_path):
     with pytest.raises(ValueError, match=r"size is 100: expected at least 261"):
         learn_vocabulary(settings)
     assert not (tmp_path / "v").exists()
+
+
+def test_the_learned_tokenizer_is_that_of_its_folder(tmp_path):
+    """Its digest is compared with that of stores; `tokenizers` writes the scores of pieces rounded."""
+    text = tmp_path / "text.txt"
+    text.write_text(grammar(60))
+    rules = VocabularySettings(330, algorithm="unigram", min_frequency=2)
+    learned = learn_vocabulary(LearnSettings(CorpusSettings((str(text),)), tmp_path / "v", rules))
+    assert learned.digest == open_tokenizer(tmp_path / "v").digest

@@ -26,6 +26,7 @@ from bertwright.vocabulary.learn.wordpiece_trainer import (
     learn_wordpiece,
     vocabulary_stats,
 )
+from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from bertwright.vocabulary.tokenizer import TextTokenizer
 from bertwright.vocabulary.word_tokenizer import ELMO_RULES, LOWERCASE_RULES, SPECIAL_TOKENS, WordTokenizer
 
@@ -79,7 +80,7 @@ def learn_vocabulary(settings: LearnSettings, reporter: Reporter = SILENT) -> Te
     reporter.record(Fields(learned.fields))
     for note in learned.notes:
         reporter.note(note)
-    return learned.tokenizer
+    return open_tokenizer(settings.output)  # scores of pieces are rounded in the file
 
 
 def _learn_merges(settings: LearnSettings, reporter: Reporter) -> _Learned:
