@@ -11,6 +11,8 @@ import torch
 from torch.testing import assert_close
 
 from bertwright.interop.huggingface import load_model, save_model
+from bertwright.models.head_spec import HeadSpec
+from bertwright.models.heads import PooledHead
 from bertwright.models.packing import TokenBatch, pack
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_encoder import BertEncoder
@@ -53,6 +55,8 @@ def test_reversed_states_depend_on_themselves_and_later_tokens(token: int, expec
 def test_the_summary_of_a_reversed_encoder_is_its_first_token() -> None:
     assert BertEncoder(RTL).pooled_positions(BATCH.packing).tolist() == [0, 5]
     assert BertEncoder(LTR).pooled_positions(BATCH.packing).tolist() == [4, 13]
+    spec = HeadSpec("sequence", 2)
+    assert [PooledHead(spec, ["cls"], BertEncoder(config)).modes for config in (RTL, LTR)] == [["cls"], ["lasttoken"]]
 
 
 def test_a_reversed_encoder_that_is_not_causal_is_rejected() -> None:

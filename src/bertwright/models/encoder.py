@@ -186,12 +186,18 @@ class TextEncoder(nn.Module, ABC):
             return 0
         return int(rest.partition(".")[0]) + 1 if module == "layers" else self.head_depth
 
-    def pooled_positions(self, packing: Packing) -> Tensor:
-        """Return the position of the state that represents each sequence, B int64: [CLS] or, if causal, the last token.
+    @property
+    def ends_in_last_token(self) -> bool:
+        """Whether only the last token has seen the whole sequence, as in an encoder that reads from left to right."""
+        return self.config.is_causal and not getattr(self.config, "is_reversed", False)
 
-        The first token of a causal encoder attends only to itself, so its state is the same for every text.
+    def pooled_positions(self, packing: Packing) -> Tensor:
+        """Return the position of the state that represents each sequence, B int64: [CLS], or the last token.
+
+        The first token of an encoder that reads from left to right attends only to itself, so its state is the same for
+        every text.
         """
-        return packing.last_positions if self.config.is_causal else packing.first_positions
+        return packing.last_positions if self.ends_in_last_token else packing.first_positions
 
     def padded(self) -> PaddedEncoder:
         """Return the same encoder over padded sequences, for a graph that other programs run.

@@ -188,9 +188,9 @@ class PooledHead(TaskHead):
     has_graph: ClassVar[bool] = True
 
     def __init__(self, spec: HeadSpec, modes: Sequence[str], encoder: TextEncoder) -> None:
-        """Build the head for modes of `pool_states`; "cls" is the last token of a causal encoder."""
+        """Build the head for modes of `pool_states`; "cls" is the last token of an encoder from left to right."""
         super().__init__(spec)
-        self.modes = ["lasttoken" if mode == "cls" and encoder.config.is_causal else mode for mode in modes]
+        self.modes = ["lasttoken" if mode == "cls" and encoder.ends_in_last_token else mode for mode in modes]
         self.classifier = Linear(len(modes) * encoder.config.hidden_size, spec.outputs)
 
     def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
@@ -212,7 +212,7 @@ class VectorHead(TaskHead):
     def __init__(self, spec: HeadSpec, modes: Sequence[str], modules: VectorModules, encoder: TextEncoder) -> None:
         """Build the head; `modules` are not trained, and describe the folder that is written."""
         super().__init__(spec)
-        self.modes = ["lasttoken" if mode == "cls" and encoder.config.is_causal else mode for mode in modes]
+        self.modes = ["lasttoken" if mode == "cls" and encoder.ends_in_last_token else mode for mode in modes]
         self.layers = modules
 
     def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
@@ -231,13 +231,13 @@ class BothOrdersHead(TaskHead):
     def __init__(self, spec: HeadSpec, encoder: TextEncoder) -> None:
         super().__init__(spec)
         hidden_size = encoder.config.hidden_size
-        self.is_causal = encoder.config.is_causal
+        self.ends_in_last_token = encoder.ends_in_last_token
         self.pooler = Pooler(hidden_size) if encoder.has_pooler else None
         self.classifier = Linear(hidden_size, spec.outputs)
 
     def forward(self, states: Tensor, batch: TaskBatch, drop: Dropout | None) -> Tensor:
         """Compute logits N × C float32 of states T × H; sequences 2 n and 2 n + 1 are the two orders of pair n."""
-        positions = batch.packing.last_positions if self.is_causal else batch.packing.first_positions  # 2 N
+        positions = batch.packing.last_positions if self.ends_in_last_token else batch.packing.first_positions  # 2 N
         read = states[positions]
         if self.pooler is not None:
             read = self.pooler(read)

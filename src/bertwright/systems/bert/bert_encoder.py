@@ -286,9 +286,6 @@ class BertEncoder(TextEncoder):
         read = TokenBatch(batch.packing, batch.input_ids[mirrored], None if types is None else types[mirrored])
         return read, mirrored if positions is None else mirrored[positions]
 
-    def pooled_positions(self, packing: Packing) -> Tensor:
-        return packing.first_positions if self.config.is_reversed else super().pooled_positions(packing)
-
     def padded(self) -> PaddedEncoder:
         if self.config.is_causal:
             return super().padded()
