@@ -54,6 +54,17 @@ def test_numbered_texts_of_one_folder_have_its_name_as_their_class(tmp_path: Pat
         assert rows_of(tmp_path / "neg") == [("bad\nfilm", "neg")] * 2
 
 
+def test_numbered_texts_of_this_folder_are_texts_without_a_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("0_3.txt", "1_2.txt"):
+        write(Path(name), "bad\nfilm")
+    with pytest.warns(UserWarning, match="read as class-folders"):
+        examples = [*Classification().read("*.txt", labeled=False)]
+    assert [example.text for example in examples] == ["bad\nfilm"] * 2
+
+
 @pytest.mark.parametrize("names", [("rt-polarity.neg", "rt-polarity.pos"), ("neg.tok.gt9.5000", "pos.tok.gt9.5000")])
 def test_a_file_per_class_may_have_any_suffix(tmp_path: Path, names: tuple[str, str]) -> None:
     for name in names:

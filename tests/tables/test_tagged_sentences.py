@@ -471,3 +471,10 @@ def test_tags_are_read_from_a_key_of_a_conllu_column(tmp_path):
     assert read(path, None, "misc.NER")[0].tags == ("B-LOC", "O")
     with pytest.raises(ValueError, match=r"a\.conllu: column misc\.NRE: no word has NRE="):
         read(path, None, "misc.NRE")
+
+
+@pytest.mark.parametrize("dialect", ["pubtator", "brat", "parallel-lines"])
+def test_names_of_columns_are_checked_whatever_the_layout(tmp_path, dialect):
+    path = write(tmp_path, "227508|t|Naloxone reverses\n227508|a|It does.\n", "a.txt")
+    with pytest.raises(ValueError, match="no column 'foo'; name a number"):
+        list(read_sentences(path, True, ColumnFormat(words="foo", dialect=dialect)))

@@ -438,7 +438,7 @@ def test_broken_tokenizer_files(tmp_path):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ("[]", "expected an object .*, got list"),
+        ("[]", "expected an object, got list"),
         ('{"do_lower_case": "yes"}', "do_lower_case is 'yes'; expected true or false"),
         ('{"additional_special_tokens": [7]}', "an added token is 7; expected a text, or an object"),
         ('{"added_tokens_decoder": {"x": {"content": "a"}}}', "ids of added tokens are whole numbers, not x"),
@@ -459,7 +459,7 @@ def test_broken_tokenizer_settings(tmp_path, config, message):
     [
         ("tokenizer_config.json", {"cls_token": "<s>"}, r"its cls_token is '<s>' .*; expected \[CLS\]"),
         ("special_tokens_map.json", {"unk_token": {"content": "a"}}, r"its unk_token is 'a' .*; expected \[UNK\]"),
-        ("special_tokens_map.json", [], "special_tokens_map.json: expected an object .*, got list"),
+        ("special_tokens_map.json", [], "special_tokens_map.json: expected an object, got list"),
         ("added_tokens.json", {"<e>": 900}, f"<e> has id {BESIDE}, but 900 in added_tokens_decoder .* of one model"),
         ("added_tokens.json", {"<e>": "7"}, r"added_tokens.json: the id of '<e>' is '7'; expected a whole number"),
         ("added_tokens.json", {"<e>": BESIDE, "<f>": BESIDE}, "added_tokens.json: two of its tokens have the same id"),

@@ -115,13 +115,14 @@ def distill(settings: DistillSettings, reporter: Reporter = SILENT) -> Path:
     not usable, and for vectors in the cache that are of another teacher or of other texts.
     """
     check_inputs(settings)
-    from bertwright.inference.bert import open_in
+    from bertwright.inference.bert import open_model
     from bertwright.inference.static_vectors import save_static_model
     from bertwright.tasks.classification import Classification
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:
-        teacher = open_in(context, settings.teacher)
+        # Not as the user asked: an exported teacher has a device and a dtype of its own, and the student is trained.
+        teacher = open_model(settings.teacher, context.device, context.dtype)
         if settings.static is not None:
             save_static_model(teacher, settings.static, settings.run, reporter)
             reporter.record(Outputs({"model": settings.run}))

@@ -74,7 +74,7 @@ def quantize(settings: QuantizeSettings, reporter: Reporter = SILENT) -> Verdict
     GateError if it is missed again, and ValueError for a model without int8 or without labels; nothing is written then.
     """
     check_inputs(settings)
-    from bertwright.inference.bert import open_in
+    from bertwright.inference.bert import open_model
     from bertwright.inference.int8_gate import judge, measure, read_dev
     from bertwright.inference.int8_model import check_int8, linear_layers, quantize_layers, replace_layer, write_record
     from bertwright.interop.checksums import write_checksums
@@ -82,7 +82,7 @@ def quantize(settings: QuantizeSettings, reporter: Reporter = SILENT) -> Verdict
 
     with execution_context(DeviceSettings("cpu", "float32", settings.threads)) as context:
         folder = model_folder(settings.model)
-        bert = open_in(context, folder)
+        bert = open_model(folder, context.device)
         encoder = bert.model.encoder
         check_int8(encoder, context.device, settings.model)
         dev = read_dev(bert, settings.dev, settings.overrides, settings.split, settings.kind)

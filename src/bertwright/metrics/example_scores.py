@@ -75,7 +75,7 @@ def _average_precision(pairs: Floats, weights: Floats) -> Floats:
     """
     labels, values = pairs.T
     _, groups = np.unique(-values, return_inverse=True)
-    counts, hits = _sum_groups(weights, groups), _sum_groups(weights * labels, groups)  # D, distinct scores
+    counts, hits = _sum_groups(np.stack([weights, weights * labels]), groups)  # D, distinct scores
     precisions = _divide(np.cumsum(hits, axis=1), np.cumsum(counts, axis=1))
     return _divide((precisions * hits).sum(1), hits.sum(1))
 
@@ -89,10 +89,10 @@ def _ranks(values: Floats, weights: Floats) -> Floats:
 
 
 def _sum_groups(weights: Floats, groups: npt.NDArray[np.intp]) -> Floats:
-    """Sum the weights D × N of the examples of each group; `groups`: the number of each example's, from 0."""
+    """Sum the weights … × N of the examples of each group; `groups`: the number of each example's, from 0."""
     order = np.argsort(groups, kind="stable")
     starts = np.searchsorted(groups[order], np.arange(groups.max() + 1))
-    sums: Floats = np.add.reduceat(weights[:, order], starts, axis=1)
+    sums: Floats = np.add.reduceat(weights[..., order], starts, axis=-1)
     return sums
 
 

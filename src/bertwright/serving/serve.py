@@ -52,4 +52,5 @@ def bind(host: str, port: int) -> socket.socket:
             dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
         )  # fmt: skip
     except OSError as error:
-        raise ValueError(f"--host {host} --port {port}: {error.strerror}; choose another address") from None
+        reason = str(error.strerror).partition(" (while ")[0]  # Python adds the address
+        raise ValueError(f"--host {host} --port {port}: {reason}; choose another address") from None

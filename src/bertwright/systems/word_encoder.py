@@ -186,18 +186,17 @@ class WordEncoder(TextEncoder):
         texts = Texts.of(batch)
         drop = make_dropout(self, self.config.hidden_dropout, batch.packing)
         words = self.embeddings(batch.rows[texts.words], drop, self.sparse_gradients)  # N D
-        states = self.read_words(words, batch, texts, drop, layers[-1])
         results = []
-        for own in (states[number] for number in layers):
+        for own in self.read_words(words, batch, texts, drop, layers):
             placed = own.new_zeros(len(batch.rows), own.shape[1]).index_copy(0, texts.words, own)
             results.append(placed if positions is None else placed[positions])
         return results
 
     @abstractmethod
     def read_words(
-        self, words: Tensor, batch: WordBatch, texts: Texts, drop: Dropout | None, last: int
+        self, words: Tensor, batch: WordBatch, texts: Texts, drop: Dropout | None, layers: Sequence[int]
     ) -> list[Tensor]:
-        """Compute the states of the words of a batch, N × H, at layer 0 and after each layer, at least up to `last`.
+        """Compute the states of the words of a batch, N × H, after each of `layers`, which ascend; 0: before them.
 
         `words`: their own vectors, N × D; `drop`: dropout of the T rows.
         """

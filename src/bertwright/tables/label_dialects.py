@@ -143,10 +143,10 @@ def _read_mapping(path: str, labels: set[str], file: UnlabeledFile) -> dict[str,
     return names
 
 
-def find_classes(file: UnlabeledFile, in_folders: bool) -> str | None:
-    """Return the classes that files, or else their folders, are named after; None if they are not."""
+def find_classes(file: UnlabeledFile, in_folders: bool) -> str | bool:
+    """Return the classes that files, or else their folders, are named after, True if these have no names, or False."""
     is_named = file.class_name is not None and file.neighbours.in_folders == in_folders
-    return ", ".join(dict.fromkeys(file.neighbours.classes.values())) if is_named else None
+    return is_named and (", ".join(dict.fromkeys(file.neighbours.classes.values())) or True)
 
 
 def add_class(file: UnlabeledFile) -> Iterator[Row]:

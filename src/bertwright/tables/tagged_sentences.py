@@ -98,6 +98,7 @@ def read_sentences(path: str, labeled: bool, columns: ColumnFormat = ColumnForma
     if form == ".conllu":
         return _read_conllu(files[0], labeled, columns)
     file = WordFile(files[0], labeled, columns)
+    _ = file.columns  # raises for names of columns, whatever the layout
     if form == ".csv" and (file.table is None or columns.dialect == PLAIN):  # its lines would become words
         raise ValueError(
             f"{path}: sentences are read from .jsonl, .json, .parquet, .conllu, columns of words and tags such as "

@@ -76,7 +76,7 @@ METRICS: dict[RowKind, tuple[str, ...]] = {
 """Scores by what the columns of a row have; the first is the default."""
 DIRECTED = ("triplets", "retrieval")  # kinds whose texts are queries and documents, with a prompt each
 WITHOUT_SCALE = ("cosine", "contrastive", "triplet", "tsdae")
-OF_RANKING = ("symmetric", "all_pairs", "hardness", "guide")  # options
+OF_RANKING = ("symmetric", "all_pairs", "hardness", "guide")  # options of the loss `ranking`
 OF_SCORES = ("cosent", "angle", "cosine", "contrastive")
 MANY_ROWS = 50_000
 LEARNING_RATE = 2e-5  # peak for BASE

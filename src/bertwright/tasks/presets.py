@@ -185,9 +185,10 @@ class TaskSettings:
         return {name for name in SPLITS if path in getattr(self, name)}
 
     def _splits_in(self, path: str) -> Splits:
-        task: Any = self.build_task()
+        task = self.build_task()
         has_columns = isinstance(task, TableTask) and task.header
-        return splits_in(path, task.format, task.encoding, has_columns)
+        form, encoding = getattr(task, "format", None), getattr(task, "encoding", "utf-8")
+        return splits_in(path, form, encoding, has_columns)
 
     def warn_of_splits(self, split: str) -> None:
         """Warn of each file with several splits that only this split names, and of folders and globs with several."""

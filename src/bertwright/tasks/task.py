@@ -254,7 +254,7 @@ class Task(ABC, Generic[E, P]):
     @property
     def head_builder(self) -> Callable[[TextEncoder], TaskHead] | None:
         """A function that builds the head on an encoder; None for the paper's linear layer with its pooler."""
-        if not self.pooling:
+        if not self.pooling or self.head.kind == "vector":  # the head of a vector follows from the model's folder
             return None
         from bertwright.models.heads import PooledHead
 

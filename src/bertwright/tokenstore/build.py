@@ -26,7 +26,7 @@ from bertwright.base import files, object_storage
 from bertwright.base.object_storage import as_url, display
 from bertwright.base.reporter import SILENT, Advance, Reporter
 from bertwright.base.settings import check_limit
-from bertwright.corpus.documents import CONLL_FORMATS, CONLL_VERSION, CorpusSettings, shard_corpus
+from bertwright.corpus.documents import CONLL_FORMATS, CONLL_VERSION, CorpusSettings, list_corpus_files, shard_corpus
 from bertwright.corpus.sentences import RULES_VERSION
 from bertwright.executors.executor import Executor, ExecutorSettings
 from bertwright.executors.open_executor import open_executor
@@ -108,13 +108,15 @@ def build(
     """
     folder, settings = Path(folder), settings or BuildSettings()
     held_out = [replace(corpus, inputs=settings.held_out_inputs)] if settings.held_out_inputs else []
-    plan = _make_plan(folder, [corpus, *held_out], tokenizer)
-    with _explain_disk_full(folder), files.lock_folder(folder):
-        files.remove_stale_parts(folder)
-        if files.exists(folder / "train"):  # written last, and whole or absent
-            return _read_result(folder, plan, settings)
-        _check_overwrites_nothing(folder)
-        with reporter.progress("preparing", sum(shard.source.size for shard in plan.shards), "bytes") as advance:
+    corpora = [corpus, *held_out]
+    size = sum(file.size for one in corpora for file in list_corpus_files(one))
+    with reporter.progress("preparing", size, "bytes") as advance:  # also while large files are divided
+        plan = _make_plan(folder, corpora, tokenizer)
+        with _explain_disk_full(folder), files.lock_folder(folder):
+            files.remove_stale_parts(folder)
+            if files.exists(folder / "train"):  # written last, and whole or absent
+                return _read_result(folder, plan, settings)
+            _check_overwrites_nothing(folder)
             with nullcontext(executor) if executor else open_executor(settings) as workers:
                 _write_shards(plan, tokenizer, workers, reporter, advance)
             return _publish(folder, plan, tokenizer, settings)

@@ -101,7 +101,7 @@ def _compute_loss(loss: WholeBatchLoss[M], micro_batches: Sequence[M]) -> tuple[
 def _append(rows: Tensor | None, part: Tensor) -> Tensor:
     """Copy a part behind the rows, in place; where the memory is full, it doubles."""
     if rows is None:
-        return part.clone()
+        return part.clone(memory_format=torch.contiguous_format)
     used, size, shape = len(rows), len(rows) + len(part), part.shape[1:]
     if rows.untyped_storage().nbytes() < size * math.prod(shape) * part.itemsize:
         rows.resize_(2 * size, *shape)

@@ -110,7 +110,7 @@ def read_object(path: Path) -> dict[str, Any]:
     """Read a JSON object; an empty one if the file is absent. Raises ValueError for other JSON values."""
     content = read_json(path) if path.is_file() else {}
     if not isinstance(content, dict):
-        raise ValueError(f"{path}: expected an object with the tokenizer's settings, got {type(content).__name__}")
+        raise ValueError(f"{path}: expected an object, got {type(content).__name__}")
     return content
 
 

@@ -9,6 +9,7 @@ directions together), B sequences, C outputs of the head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
@@ -149,7 +150,7 @@ class BcnEncoder(WordEncoder):
         return BcnHead(spec, self.config) if spec.reads_sequence_state else None
 
     def read_words(
-        self, words: Tensor, batch: WordBatch, texts: Texts, drop: Dropout | None, last: int
+        self, words: Tensor, batch: WordBatch, texts: Texts, drop: Dropout | None, layers: Sequence[int]
     ) -> list[Tensor]:
         lengths = texts.lengths[texts.ends_text(batch.packing)]
         if len(lengths) != self.config.texts * len(batch.packing):
@@ -157,12 +158,13 @@ class BcnEncoder(WordEncoder):
             expected, given = kinds[self.config.texts - 1], kinds[2 - self.config.texts]
             raise ValueError(f"bcn: expected {expected}, which this model was trained on, got {given}; train a new one")
         if not len(words):
-            return [words, *[words.new_zeros(0, self.config.hidden_size)] * 2]
+            return [words.new_zeros(0, self.config.hidden_size) if number else words for number in layers]
         if self.language_model:
             words = torch.cat([words, self.language_model(batch, texts, self.compute_dtype)[0]], 1)
         drop = drop and drop.select(texts.words)
         read = self.layers[0](as_factor(words, self.compute_dtype), lengths[lengths > 0], drop)
-        return [words, read, self.layers[1](read, lengths, drop, self.compute_dtype)]
+        states = [words, read, self.layers[1](read, lengths, drop, self.compute_dtype)]
+        return [states[number] for number in layers]
 
 
 class BcnHead(TaskHead):

@@ -97,7 +97,7 @@ class BertArchitecture(Architecture):
         """Read a configuration from the fields of `config.json`, or of Google's `bert_config.json`."""
         for name, supported in self.REQUIRED_VALUES:
             if values.get(name, supported) != supported:
-                raise ValueError(f"{path}: {name}: expected {supported!r}, got {values[name]!r}")
+                raise ValueError(f"{path}: {name}: expected {supported!r}, got {values[name]!r}; change the file")
         found: dict[str, Any] = {}
         for field, name, default in self.CONFIG_FIELDS:
             value = default if values.get(field) is None else values[field]

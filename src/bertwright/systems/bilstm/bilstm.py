@@ -8,6 +8,7 @@ N words of the batch, H size of a state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -88,22 +89,23 @@ class BiLSTMEncoder(WordEncoder):
         return 1 + self.config.num_layers
 
     def read_words(
-        self, words: Tensor, batch: WordBatch, texts: Texts, drop: Dropout | None, last: int
+        self, words: Tensor, batch: WordBatch, texts: Texts, drop: Dropout | None, layers: Sequence[int]
     ) -> list[Tensor]:
         if not len(words):
-            return [words.new_zeros(0, self.config.state_size(number)) for number in range(last + 1)]
+            return [words.new_zeros(0, self.config.state_size(number)) for number in layers]
         order = TimeMajor.of(texts.lengths[texts.lengths > 0], words.device)
         joined = self.language_model(batch, texts, self.compute_dtype) if self.language_model else {}  # by place, N H'
         packed, drop = order.pack(words), drop and drop.select(texts.words[order.order])
         states = []
-        for number in range(last + 1):
+        for number in range(layers[-1] + 1):
             if number:
                 layer = cast(nn.LSTM, self.layers[number - 1])
                 inputs = as_factor(dropout(packed, drop, number), self.compute_dtype)
                 packed = run_bilstm(layer, inputs, order)  # N 2 lstm_size
             if number in joined:
                 packed = torch.cat([packed, order.pack(joined[number])], 1)
-            states.append(order.unpack(packed))
+            if number in layers:
+                states.append(order.unpack(packed))
         return states
 
 

@@ -9,6 +9,7 @@ N words of all texts, D size of a word's vectors, K words in a window, H size of
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -100,10 +101,11 @@ class WindowEncoder(WordEncoder):
         weight.draw_uniform((3 / columns) ** 0.5 if is_embedding else glorot_bound(rows, columns))
 
     def read_words(
-        self, words: Tensor, batch: WordBatch, texts: Texts, drop: Dropout | None, last: int
+        self, words: Tensor, batch: WordBatch, texts: Texts, drop: Dropout | None, layers: Sequence[int]
     ) -> list[Tensor]:
         text = torch.repeat_interleave(torch.from_numpy(texts.lengths)).to(words.device)  # N
-        return [words, self.layers[0](words, text, drop and drop.select(texts.words))] if last else [words]
+        drop = drop and drop.select(texts.words)
+        return [self.layers[0](words, text, drop) if number else words for number in layers]
 
 
 FOLDER = Architecture(WindowEncoder, WindowConfig, "Window")

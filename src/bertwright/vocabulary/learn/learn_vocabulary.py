@@ -75,12 +75,13 @@ def learn_vocabulary(settings: LearnSettings, reporter: Reporter = SILENT) -> Te
     with atomic_folder(settings.output) as folder:  # created first: a full or read-only disk shows before the work
         learned = learn(settings, reporter)
         learned.tokenizer.save(folder)
+        tokenizer = open_tokenizer(folder)  # scores of pieces are rounded in the file
         write_settings(folder / "settings.toml", settings, "bertwright vocabulary: all settings, defaults included")
     reporter.record(Heading(f"Vocabulary {display(settings.output)}"))
     reporter.record(Fields(learned.fields))
     for note in learned.notes:
         reporter.note(note)
-    return open_tokenizer(settings.output)  # scores of pieces are rounded in the file
+    return tokenizer
 
 
 def _learn_merges(settings: LearnSettings, reporter: Reporter) -> _Learned:
