@@ -85,9 +85,9 @@ class ModelSettings:
                 "sinusoidal_positions, init_scheme mimetic: both set the position vectors; choose one of them"
             )
 
-    def config(self, vocab_size: int, causal: bool) -> BertConfig:
+    def config(self, vocab_size: int, causal: bool, is_reversed: bool = False) -> BertConfig:
         """Return a new BERT's configuration; raises ValueError for an impossible shape."""
-        return self.config_of(BertConfig, vocab_size, is_causal=causal)
+        return self.config_of(BertConfig, vocab_size, is_causal=causal, is_reversed=is_reversed)
 
     def config_of(self, kind: type[C], vocab_size: int, **fixed: bool) -> C:
         """Return a new model's configuration of a class like BERT's; `fixed`: fields that are no settings."""
