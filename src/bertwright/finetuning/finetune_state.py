@@ -22,7 +22,7 @@ from bertwright.interop.huggingface import (
     random_task_model,
     read_config,
     read_source,
-    start_from_source,
+    start_task_model,
 )
 from bertwright.interop.model_files import model_folder
 from bertwright.models.encoder import EncoderConfig, TextEncoder
@@ -229,7 +229,7 @@ def _initial_model(
     if source is None:
         model = random_task_model(folder, head, settings.seed, dropout)
     else:
-        started = start_from_source(source.with_dropout(dropout), head, settings.seed)
+        started = start_task_model(folder, head, settings.seed, dropout, source)
         model = started.model
         if _has_head_of(folder, task):
             reporter.note("the model's head is not used; a new one takes its place (see --keep-head)")

@@ -171,16 +171,14 @@ def build_model(source: ModelSource, model_class: type[EncoderModel] | None = No
     return loaded
 
 
-def start_task_model(folder: Path, head: Head, seed: int, dropout: float | None = None) -> LoadResult[EncoderForTask]:
+def start_task_model(
+    folder: Path, head: Head, seed: int, dropout: float | None = None, source: ModelSource | None = None
+) -> LoadResult[EncoderForTask]:
     """Build a task's model for training: encoder and pooler from any model folder, a random classifier.
 
-    `dropout`: None leaves the folder's rates. Errors: see `load_model`.
+    `dropout`: None leaves the folder's rates; `source`: its weights, if they have been read. Errors: see `load_model`.
     """
-    return start_from_source(read_source(folder, read_config(folder)).with_dropout(dropout), head, seed)
-
-
-def start_from_source(source: ModelSource, head: Head, seed: int) -> LoadResult[EncoderForTask]:
-    """Build a task's model for training from weights that have been read; see `start_task_model`."""
+    source = (source or read_source(folder, read_config(folder))).with_dropout(dropout)
     model = meta_model(lambda config: add_head(source.architecture.encoder(config), head), source)
     return load_weights(model, source, optional=("pooler",), new_head=True, seed=seed)
 

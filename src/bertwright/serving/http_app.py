@@ -22,7 +22,14 @@ from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bertwright.base.messages import escape_control
-from bertwright.serving import cohere_dialect, hugging_face_dialect, openai_dialect, tei_dialect, typed_routes
+from bertwright.serving import (
+    cohere_dialect,
+    document_routes,
+    hugging_face_dialect,
+    openai_dialect,
+    tei_dialect,
+    typed_routes,
+)
 from bertwright.serving.batcher import Batcher, Request
 from bertwright.serving.examples import read_examples
 from bertwright.serving.openapi import describe_api
@@ -33,7 +40,7 @@ from bertwright.serving.served_models import ServedModels
 from bertwright.serving.serving_metrics import CONTENT_TYPE, ServingMetrics
 
 log = logging.getLogger("bertwright.serving")
-DIALECTS = (typed_routes, tei_dialect, openai_dialect, cohere_dialect, hugging_face_dialect)
+DIALECTS = (typed_routes, document_routes, tei_dialect, openai_dialect, cohere_dialect, hugging_face_dialect)
 ROUTES: tuple[Route, ...] = tuple(route for dialect in DIALECTS for route in dialect.ROUTES)
 MAX_RESULTS = 100_000  # of a request: candidates for masks, documents found
 CLIENT_GONE = 499  # nginx' status of a request whose client has left; nobody receives it

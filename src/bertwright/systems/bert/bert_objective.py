@@ -76,7 +76,7 @@ class BertObjective(LanguageModelObjective[M]):
             )
 
     def loss(self, model: M, batch: LanguageModelBatch) -> LossOutput:
-        """Compute the mean cross entropy of the tokens + that of the next sentences (appendix A.2), in nats.
+        """Compute the mean cross entropies of tokens and of next sentences, added (appendix A.2), in nats.
 
         The last layer computes only the states that are read: B at [CLS], M at predicted tokens. Logits exist only for
         the predicted tokens, and never for all at once.
