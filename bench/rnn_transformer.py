@@ -32,7 +32,7 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "Transformer (GPT)": {
         "model": {
-            "architecture": "gpt", "hidden_size": 200, "num_layers": 4, "num_heads": 4, "max_positions": 128,
+            "architecture": "gpt", "hidden_size": 192, "num_layers": 6, "num_heads": 3, "max_positions": 128,
             "hidden_dropout": 0.0, "attention_dropout": 0.0,
         },
         "data": {"max_length": 128, "batch_size": 16},
