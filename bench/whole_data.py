@@ -3,8 +3,9 @@
     python bench/whole_data.py DATA --results FILE [--systems "TREC-6, BiLSTM"] [--seeds 5]
     python bench/whole_data.py DATA --results FILE --table
 
-The plan is bench/plans/whole_data.md. DATA has the folders trec, conll2003 and multi30k. Systems have their own defaults
-and no pre-trained vectors, the translation model the recipe of docs/translation.md; runs that FILE has are not repeated.
+The plan is bench/plans/whole_data.md. DATA has the folders trec, conll2003 and multi30k. Systems have their own
+defaults and no pre-trained vectors, the translation model has the recipe of docs/translation.md. Runs that FILE has
+are not repeated.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def execute_translation(seed: int, data: Path) -> Record:
         settings = from_table(TrainTranslationSettings, table, "table")
         train_translation(settings, SILENT)
         dev = [*read_json(settings.run / "report.json")["scores"].values()][-1]["bleu"]
-        source, target = (file("test_2016_flickr", language).read_text("utf-8").splitlines() for language in ("en", "de"))
+        test_files = (file("test_2016_flickr", language) for language in ("en", "de"))
+        source, target = (path.read_text(encoding="utf-8").splitlines() for path in test_files)
         translations = load_translator(settings.run, beam_size=4).translate(source)
     test, copied = (corpus_bleu(lines, target, tokenize="none").score for lines in (translations, source))
     return {"metric": "bleu", "floors": {"source": round(copied, 2)}, "dev": round(dev, 2), "test": round(test, 2)}
