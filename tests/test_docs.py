@@ -10,10 +10,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
-    path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")) if path.name != "CHANGELOG.md"
+    path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if path.name != "CHANGELOG.md"
 )
 PLACES = ("", "src/bertwright", "src/bertwright/kernels", "src/bertwright/kernels/csrc", "tests")
-MODULE = re.compile(r"`((?:[\w-]+/)+[\w-]+\.(?:py|h|cpp|toml|sh))`")
+MODULE = re.compile(r"`((?:[\w-]+/)+[\w-]+\.(?:py|h|cpp|toml|sh))`(?!\s+of\s+commit)")
 LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 TEST = re.compile(r"`(test_\w+)`")
 

@@ -159,7 +159,7 @@ def test_a_second_experiment_shares_the_pre_trainings(
     printed = run_experiment(figure)
     assert "shown" not in printed  # a single seed has no verdict
     record = read_json(output(figure) / "report.json")
-    assert [cell["row"] for cell in record["cells"]][:2] == ["MLM, 2 steps", "MLM, 4 steps"]
+    assert [cell["row"] for cell in record["cells"]][:2] == ["MLM, 1 steps", "MLM, 2 steps"]
     assert record["finished"] == record["total"] == 23
     assert {claim["verdict"] for claim in record["claims"]} <= {"no verdict"}
     last = {cell["row"]: cell["scores"][0] for cell in record["cells"]}["LTR, 20 steps"]
