@@ -1,10 +1,11 @@
 """Train text vectors from all-MiniLM-L6-v2 as a user does, beside sentence-transformers with the same recipe.
 
     python bench/embedding_training.py sts [--seeds 3] [--limit N] [--data DATA] [--output FILE]
-    python bench/embedding_training.py scifact
+    python bench/embedding_training.py dims|scifact [--seeds 1]
     python bench/embedding_training.py banking77 --seeds 5 --output bench/results/few_texts_per_class.jsonl
 
-sts: STS-B, train → dev and test, CoSENT, 4 epochs of 32 pairs, by both. scifact: claims → abstracts, ranking.
+sts: STS-B, train → dev and test, CoSENT, 4 epochs of 32 pairs, by both. dims: the same with `--dims 32`; what the first
+32 numbers keep, trained and untrained. scifact: claims → abstracts, ranking.
 banking77: ten texts per class, the samples of `head_per_label.py`, whose figures are compared; this package trains by
 `labels`, sentence-transformers on pairs as SetFit makes them for the same CPU seconds; then both get the same logistic
 regression on the vectors of the same texts (bench/plans/few_per_class.md). Runs that the result file has are not
@@ -31,6 +32,7 @@ from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.metrics.scores import spearman
 from bertwright.tables.text_roles import TextRow, read_text_table
 from bertwright.tasks.collation import step_items
 from bertwright.tasks.splits import sample_examples
@@ -66,6 +68,38 @@ def train_ours(task: dict[str, Any], seed: int, **more: Any) -> Record:
     table = {"task": {"task": "embedding", **task}, "model": str(minilm()), "seed": seed}
     report = finetune_table(table | more)
     return {"scores": report["scores"], "gain": report.get("gain")}
+
+
+def sts_files(data: Path) -> dict[str, list[str]]:
+    return {split: [str(data / "glue" / "STS-B" / f"{split}.tsv")] for split in SPLITS}
+
+
+def train_dims(data: Path, seed: int, limit: int | None) -> Record:
+    """Train vectors whose first 32 numbers are vectors, too; return Spearman's correlation on test by size, in percent.
+
+    `untrained` has those of the model before, `kept` the shares of the whole vector's that 32 numbers have.
+    """
+    with TemporaryDirectory() as folder:
+        task = {"task": "embedding", "overrides": {"dims": [32]}, **sts_files(data)}
+        table = {"task": task, "model": str(minilm()), "seed": seed, "run": f"{folder}/run", "device": CPU}
+        tuning = {"tuning": {"limit": limit}} if limit else {}
+        trained = bertwright.load(finetune(from_table(FinetuneSettings, table | tuning, "table"), SILENT), "cpu")
+    found = {"trained": score_dims(trained, data), "untrained": score_dims(bertwright.load(minilm(), "cpu"), data)}
+    return found | {"kept": {name: round(100 * scores["32"] / scores["384"], 2) for name, scores in found.items()}}
+
+
+def score_dims(model: bertwright.Bert, data: Path) -> dict[str, float]:
+    """Score the test pairs of STS-B by all numbers of the vectors, and by the first 32."""
+    rows = read_sts(data, None)["test"]
+    ratings = [row.score or 0.0 for row in rows]
+    scores = {}
+    for size in (384, 32):
+        first, second = (
+            model.embed(texts, dims=size)
+            for texts in ([row.anchor for row in rows], [row.positives[0] for row in rows])
+        )
+        scores[str(size)] = round(100 * spearman(ratings, (first * second).sum(1).tolist()), 2)
+    return scores
 
 
 def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:
@@ -156,8 +190,9 @@ def execute(run: Record, data: Path, output: Path) -> Record:
     if run["study"] == "sts":
         if run["system"] != "bertwright":
             return train_sts_theirs(data, seed, limit)
-        files = {split: [str(data / "glue" / "STS-B" / f"{split}.tsv")] for split in SPLITS}
-        return train_ours(files, seed, tuning={"limit": limit} if limit else {})
+        return train_ours(sts_files(data), seed, tuning={"limit": limit} if limit else {})
+    if run["study"] == "dims":
+        return train_dims(data, seed, limit)
     if run["study"] == "scifact":
         judgements = data / "scifact" / "qrels"
         return train_ours({"train": [str(judgements / "train.tsv")], "dev": [str(judgements / "test.tsv")]}, seed)
@@ -173,7 +208,7 @@ def execute(run: Record, data: Path, output: Path) -> Record:
 
 def make_runs(options: argparse.Namespace) -> Iterator[Record]:
     """Yield the runs of a study; the systems alternate."""
-    systems = ("bertwright",) if options.study == "scifact" else ("bertwright", "sentence-transformers")
+    systems = ("bertwright",) if options.study in ("dims", "scifact") else ("bertwright", "sentence-transformers")
     for seed in range(options.seeds):
         for system in systems:
             yield {"study": options.study, "system": system, "seed": seed, "limit": options.limit}
@@ -182,7 +217,7 @@ def make_runs(options: argparse.Namespace) -> Iterator[Record]:
 def main() -> None:
     """Run what the result file lacks, and print a table."""
     parser = make_parser(__doc__)
-    parser.add_argument("study", choices=("sts", "scifact", "banking77"))
+    parser.add_argument("study", choices=("sts", "dims", "scifact", "banking77"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, help="rows of each split of STS-B, classes of Banking77; all if not given")
     parser.add_argument("--data", type=Path, default=DATA)
@@ -192,6 +227,10 @@ def main() -> None:
     records = run_missing(options.output, make_runs(options), lambda run: execute(run, options.data, options.output))
     if options.study == "banking77":
         print_classes(records)
+        return
+    if options.study == "dims":
+        for record in records:
+            print_row([record[name] for name in ("seed", "trained", "untrained", "kept")])
         return
     print_heading(["system", "split", "first score", "mean of the seeds"])
     for system in dict.fromkeys(record["system"] for record in records):
