@@ -46,6 +46,7 @@ from bertwright.inference.exported_folder import FILES
 from bertwright.interop.checksums import write_checksums
 from bertwright.kernels.ffi import int8_isa
 from bertwright.tables.text_roles import read_text_table
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.training.context import supports_bfloat16
 from contenders import Contender, take_turns_apart
 from environment import RESULTS, append_result, make_parser, minilm, use_threads
@@ -111,7 +112,9 @@ def make_graphs(model: Path, folder: Path, texts: Sequence[str]) -> dict[str, Pa
         export(ExportSettings(str(model), folder / name, to=to), MUTE)
     graph = source / FILES["onnx"]
     inputs = read_json(source / "report.json")["inputs"]
-    arrays = to_arrays(encode_calibration(bertwright.load(model, "cpu"), None, texts), inputs, CALIBRATED)
+    arrays = to_arrays(
+        encode_calibration(bertwright.load(model, "cpu"), None, texts, TaskOptions()), inputs, CALIBRATED
+    )
     for name, target in found.items():
         to = "openvino" if "OpenVINO" in name else "onnx"
         shutil.copytree(source, target)

@@ -187,7 +187,7 @@ def test_help_explains_every_setting(verb: Verb) -> None:
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb.usual], ids=lambda verb: verb.name)
 def test_help_begins_with_the_usual_settings(verb: Verb) -> None:
     shown = run_successfully(f"{verb.name} --help")
-    listed = re.findall(r"^  (?:--)?([A-Za-z-]+)", shown, re.MULTILINE)
+    listed = re.findall(r"^  (?:--)?([A-Za-z0-9-]+)", shown, re.MULTILINE)
     singular = [name.lower().replace("-", "_").rstrip("s") for name in listed]  # a positional INPUT is the field inputs
     assert singular == [field.rstrip("s") for field in verb.usual.split()]
     assert f"bertwright {verb.name} --help all" in shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 from bertwright.cli.main import run
+from bertwright.cli.options import list_options
+from bertwright.cli.verbs import VERBS
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.executors.executor import SerialExecutor
 from bertwright.inference.bert import Bert
@@ -197,6 +200,16 @@ MUST_WORK = {
 }  # fmt: skip
 
 
+def options_of(verb: str) -> set[str]:
+    return {option.name for option in list_options({one.name: one for one in VERBS}[verb].load_settings(), {})}
+
+
+def options_named(message: str) -> set[str]:
+    """Return the options in a message, without those of a command that it quotes."""
+    text = re.sub(r"bertwright [a-z].*?(?=[;)]|$)", "", message.replace("\n", " "))
+    return set(re.findall(r"--[a-z][a-z-]*", text))
+
+
 @pytest.mark.parametrize("share", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.filterwarnings("ignore")
@@ -220,3 +233,4 @@ def test_command_works_on_every_kind_or_ends_with_one_message(
         printed = capsys.readouterr().err
         assert (code, printed.count("error: ")) in ((0, 0), (2, 1)), (kind, words, printed)
         assert code == 0 or kind not in required, (kind, words, printed)
+        assert options_named(printed) <= options_of(words[0]), (kind, words, printed)

@@ -210,10 +210,10 @@ def _remove(temporary: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, encoding: str = "utf-8") -> None:
     """Write a text file atomically."""
     with atomic_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="\n")  # the same bytes on all systems
+        temporary.write_text(text, encoding=encoding, newline="\n")  # the same bytes on all systems
 
 
 def write_json(path: Path, value: Any) -> None:

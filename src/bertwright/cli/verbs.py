@@ -83,6 +83,7 @@ VERBS = (
         "survey --pairs", "inference.survey_pairs:PairSurveySettings", "inference.survey_pairs:survey_pairs",
         "describe pairs before vectors are trained on them",
         "bertwright survey --pairs faq.csv --dev dev.tsv --model MODEL",
+        "train dev model columns header encoding max_length vector_loss",
         check="check_inputs",
     ),
     Verb(
@@ -249,6 +250,8 @@ VERBS = (
         "mine-negatives", "inference.search_settings:MineSettings", "inference.mine_negatives:mine_negatives",
         "find hard negatives for pairs",
         "bertwright mine-negatives runs/vectors --train pairs.jsonl --output mined.jsonl",
+        "model train corpus output columns header encoding by number margin from_rank to_rank sampling seed reranker "
+        "scores show_examples device threads",
         check="check_mine_inputs",
     ),
     Verb(
@@ -293,6 +296,7 @@ VERBS = (
         "export", "exporting.export_settings:ExportSettings", "exporting.export:export",
         "write a model for ONNX Runtime or OpenVINO, also in int8",
         "bertwright export runs/task exported --to openvino --int8 --dev dev.tsv",
+        "model output to int8 calibrate dev max_drop half_range encoding",
         check="check_inputs",
     ),
     Verb(

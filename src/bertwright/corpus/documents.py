@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import IO, Literal, NamedTuple
 
-from bertwright.base.settings import Positional, check_not_str, did_you_mean
+from bertwright.base.settings import Positional, check_not_str
 from bertwright.corpus.conll import conll_documents
 from bertwright.corpus.wikipedia import read_articles, read_namespaces
 from bertwright.tables.row_formats import CORPUS_ROWS, WHOLE, ByteRange, read_file_rows
@@ -20,6 +19,8 @@ from bertwright.text.decoding import (
     EncodingErrors,
     ReadStats,
     TextCodec,
+    check_encoding,
+    check_format,
     decode_blocks,
     is_splittable,
 )
@@ -107,22 +108,6 @@ class CorpusSettings(CorpusFormat):
         if not self.inputs:
             raise ValueError("no input given: name at least one file, folder, glob or hf://datasets/... path")
         super().__post_init__()
-
-
-def check_format(name: str | None, formats: Collection[str]) -> None:
-    """Raise ValueError unless the name is None or one of the formats, without its dot."""
-    if name is not None and f".{name}" not in formats:
-        raise ValueError(f"format is {name!r}: {did_you_mean(name, [suffix[1:] for suffix in formats])}")
-
-
-def check_encoding(name: str) -> None:
-    try:
-        "".encode(name)
-        codecs.lookup(name)
-    except (LookupError, ValueError):
-        raise ValueError(
-            f"encoding is {name!r}: expected a text encoding that Python knows, such as utf-8, latin-1 or cp949"
-        ) from None
 
 
 class Document(NamedTuple):

@@ -114,10 +114,12 @@ def _quantize(settings: ExportSettings, bert: Bert, work: _Work, reporter: Repor
     """
     if work.report["kind"] == MASKED_LM:
         raise ValueError(f"--int8: {settings.model} is a masked LM, which no dev file scores; fine-tune it first")
-    dev = read_dev(bert, [str(settings.dev)], TaskOptions())
+    dev = read_dev(bert, [str(settings.dev)], settings.overrides)
     half_range = not has_vnni() if settings.half_range is None else settings.half_range
     reference = measure(bert, dev)
-    encoded = encode_calibration(bert, settings.calibrate, dev.examples if dev.task else reference.texts)
+    encoded = encode_calibration(
+        bert, settings.calibrate, dev.examples if dev.task else reference.texts, settings.overrides
+    )
     calibration = to_arrays(encoded, work.report["inputs"], CALIBRATION)
 
     def pass_gate(layers: Sequence[str]) -> Verdict:
@@ -169,15 +171,15 @@ def measure_costs(names: Sequence[str], work: _Work, arrays: Sequence[Arrays], h
     return costs
 
 
-def encode_calibration(bert: Bert, path: str | None, dev: Any) -> Encoded:
+def encode_calibration(bert: Bert, path: str | None, dev: Any, overrides: TaskOptions) -> Encoded:
     """Encode the texts of a file, or dev examples or texts, as the model reads them."""
-    task = bert.task
-    if task is not None and not isinstance(task, Embedding):
+    task = overrides.apply_to(bert.task or Embedding())
+    if not isinstance(task, Embedding):
         examples = dev if path is None else list(task.read(path, labeled=False))
         return task.encode(examples, bert.tokenizer, labeled=False)
     texts = dev
     if path is not None:
-        rows = read_text_table(path, Embedding().table_options).rows
+        rows = read_text_table(path, task.table_options).rows
         texts = [text for row in rows for text in row.texts]
     modules = bert.sentence_modules or SentenceModules()
     return encode_sentences(bert.tokenizer, texts, modules, "", modules.limit(bert.config.max_positions))[0]

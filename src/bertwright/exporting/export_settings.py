@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from bertwright.base.files import check_absent
 from bertwright.base.settings import Positional, check_choice, check_limit
 from bertwright.interop.model_files import check_model
+from bertwright.tasks.task_types import TaskOptions
 from bertwright.text.sources import check_exist
 
 
@@ -35,6 +36,7 @@ class ExportSettings:
     half_range: bool | None = None
     """Weights in 7 bits: on processors without VNNI, sums of 8-bit products overflow. Unset: as this processor needs
     it."""
+    overrides: TaskOptions = field(default_factory=TaskOptions)
 
     def __post_init__(self) -> None:
         check_choice(self, "to")

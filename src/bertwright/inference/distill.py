@@ -18,6 +18,7 @@ from bertwright.base.settings import Positional, check_limit, check_minimum, che
 from bertwright.interop.model_files import check_model, digest_model, model_folder, read_model_config
 from bertwright.systems.registry import default_learning_rate
 from bertwright.tasks.teacher_outputs import OutputRecord, check_record, digest_texts, read_record, write_record
+from bertwright.text.decoding import check_encoding
 from bertwright.text.sources import check_exist
 from bertwright.training.device_settings import DeviceSettings
 
@@ -60,6 +61,8 @@ class DistillSettings:
     dev: tuple[str, ...] = ()
     """Files that score the student: rated pairs, as in --task embedding, also before training; of a classifier,
     labeled texts in the columns that it was trained on."""
+    encoding: str = "utf-8"
+    """Encoding of these files by its name in Python, such as latin-1 or cp949."""
     cache: Path | None = None
     """Folder of the teacher's vectors or logits, to be created or used again; unset: RUN/teacher."""
     epochs: float = 1.0
@@ -85,6 +88,7 @@ class DistillSettings:
             raise ValueError("expected either --texts, files with unlabelled texts, or --translations, two files")
         if self.translations and len(self.translations) != 2:
             raise ValueError(f"translations: expected two files, got {len(self.translations)}")
+        check_encoding(self.encoding)
         check_minimum(self, 1, "batch_size")
         check_limit(self, "above 0 and up to 10,000", "epochs")
 
@@ -150,7 +154,7 @@ def prepare_vectors(settings: DistillSettings, teacher: Bert, reporter: Reporter
     size = vector_size_of(settings.student) if settings.student else teacher.vector_size()
     lines = [{"anchor": row.anchor} | ({"positive": row.positives[0]} if row.positives else {}) for row in rows]
     texts = write_rows(settings, lines)
-    options = TaskOptions(teacher_vectors=str(fit_size(vectors, size)))
+    options = TaskOptions(teacher_vectors=str(fit_size(vectors, size)), encoding=settings.encoding)
     return TaskSettings(Distillation.kind, train=(str(texts),), dev=settings.dev, overrides=options)
 
 
@@ -165,8 +169,9 @@ def prepare_logits(settings: DistillSettings, teacher: Bert, reporter: Reporter)
     from bertwright.tasks.task_types import TaskOptions
     from bertwright.tasks.text_task import TextExample
 
-    task, model = teacher.task, teacher.task_model
-    assert isinstance(task, Classification)
+    model = teacher.task_model
+    assert isinstance(teacher.task, Classification)
+    task = replace(teacher.task, encoding=settings.encoding)
     assert model is not None
     if settings.translations:
         raise ValueError(f"translations: {settings.teacher} is a classifier; name --texts")
@@ -188,15 +193,15 @@ def prepare_logits(settings: DistillSettings, teacher: Bert, reporter: Reporter)
         for example, number in zip(examples, best, strict=True)
     ]  # fmt: skip
     options = {name: getattr(task, name) for name in COPIED_OPTIONS}
-    overrides = TaskOptions(teacher_logits=str(path), **options)
+    overrides = TaskOptions(teacher_logits=str(path), encoding=settings.encoding, **options)
     texts = write_rows(settings, lines)
     return TaskSettings(task.kind, train=(str(texts),), dev=settings.dev, overrides=overrides)
 
 
 def write_rows(settings: DistillSettings, rows: Sequence[Mapping[str, str | None]]) -> Path:
-    """Write the rows that the student learns from into the cache; return the file."""
+    """Write the rows that the student learns from into the cache, in the encoding of --dev; return the file."""
     path = settings.cache_folder / TEXTS
-    write_text(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+    write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows), settings.encoding)
     return path
 
 
@@ -227,16 +232,16 @@ def _train(settings: DistillSettings, task: TaskSettings, student: str, keeps_he
 
 def read_rows(settings: DistillSettings) -> list[TextRow]:
     """Read the distinct texts, or the pairs of a text and its translation."""
-    from bertwright.tables.text_roles import TextRow, read_text_table
+    from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
     from bertwright.translation.parallel_text import read_parallel
 
     if settings.translations:
         source, target = settings.translations
-        pairs = zip(*read_parallel([source], [target]), strict=True)
+        pairs = zip(*read_parallel([source], [target], settings.encoding), strict=True)
         return [TextRow(text, f"{source}, line {n}", (other,)) for n, (text, other) in enumerate(pairs, 1)]
     first = dict[str, str]()
     for path in settings.texts:
-        for row in read_text_table(path).rows:
+        for row in read_text_table(path, TableOptions(encoding=settings.encoding)).rows:
             for text in row.texts:
                 first.setdefault(text, row.location)
     return [TextRow(text, location) for text, location in first.items()]

@@ -15,10 +15,17 @@ from bertwright.base.messages import shorten
 from bertwright.base.npy import NpyWriter
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_minimum, check_not_str
-from bertwright.corpus.documents import CorpusSettings, check_encoding, list_corpus_files, read, text_size
+from bertwright.corpus.documents import CorpusSettings, list_corpus_files, read, text_size
 from bertwright.interop.model_files import model_folder
 from bertwright.models.pooling import PoolingName, check_pooling
-from bertwright.text.decoding import FIX_CORPUS, EncodingErrors, ReadStats, TextCodec, check_stdin_alone
+from bertwright.text.decoding import (
+    FIX_CORPUS,
+    EncodingErrors,
+    ReadStats,
+    TextCodec,
+    check_encoding,
+    check_stdin_alone,
+)
 from bertwright.text.sources import STDIN, InputFile
 from bertwright.text.stdin_texts import expand_stdin, stdin_texts
 from bertwright.training.device_settings import InferenceDeviceSettings

@@ -12,7 +12,7 @@ from bertwright.inference.search_index import SearchIndex, describe_index, write
 from bertwright.inference.search_settings import SearchBuildSettings, SearchQuerySettings
 from bertwright.search.vector_index import MODEL, Document, Hit
 from bertwright.tables.retrieval_folders import read_documents
-from bertwright.text.decoding import TextCodec
+from bertwright.text.decoding import FIX_INPUT, TextCodec
 from bertwright.text.stdin_texts import expand_stdin
 from bertwright.training.context import execution_context
 
@@ -21,7 +21,11 @@ def build(settings: SearchBuildSettings, reporter: Reporter = SILENT) -> None:
     """Write an index. Raises ValueError as `search.vector_index.build_index`."""
     with execution_context(settings.device) as context:
         model = load_in(context, settings.model)
-        documents = (Document(*one) for path in settings.inputs for one in read_documents(path, settings.column))
+        documents = (
+            Document(*one)
+            for path in settings.inputs
+            for one in read_documents(path, settings.column, settings.encoding)
+        )
         source = str(Path(settings.model).resolve() if Path(settings.model).exists() else settings.model)
         description = describe_index(model, settings.dims, settings.precision, settings.bm25, source)
         number = write_index(documents, settings.index, model, description, settings.append, reporter)
@@ -34,7 +38,7 @@ def query(settings: SearchQuerySettings, reporter: Reporter = SILENT) -> list[li
     name = settings.model or (read_json(settings.index / MODEL) if (settings.index / MODEL).is_file() else None)
     if name is None:
         raise ValueError(f"{settings.index}: no index that says where its model is; name it with --model")
-    queries = expand_stdin(settings.queries, TextCodec())
+    queries = expand_stdin(settings.queries, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
         index = SearchIndex.open(settings.index, load_in(context, name))
         depth = settings.top if settings.reranker else settings.number

@@ -11,6 +11,8 @@ from bertwright.base.settings import Positional, check_choice, check_minimum, ch
 from bertwright.interop.model_files import check_model
 from bertwright.search.mining import MiningRules
 from bertwright.search.vector_index import By, Precision
+from bertwright.tasks.task_types import TaskOptions
+from bertwright.text.decoding import check_encoding
 from bertwright.text.sources import check_exist
 from bertwright.training.device_settings import InferenceDeviceSettings
 
@@ -28,6 +30,8 @@ class SearchBuildSettings:
     """New folder for the index."""
     column: str = "text"
     """Column with the text, in tables."""
+    encoding: str = "utf-8"
+    """Encoding of text files by its name in Python, such as latin-1 or cp949."""
     dims: int | None = None
     """Keep the first numbers of each vector, of a model that was trained with --dims. Unset: all."""
     precision: Precision = "float32"
@@ -42,6 +46,7 @@ class SearchBuildSettings:
         check_not_str(self, "inputs")
         check_choice(self, "precision")
         check_minimum(self, 1, "dims")
+        check_encoding(self.encoding)
         if not self.inputs:
             raise ValueError("no file given; for example: bertwright search build MODEL docs.jsonl --index index")
 
@@ -86,8 +91,6 @@ class MineSettings:
     """New .jsonl file: anchor, positive, negative_1 and so on, as finetune reads it."""
     corpus: tuple[str, ...] = ()
     """Files of further texts that may become negatives, as search build reads them; the positives always may."""
-    columns: tuple[str, ...] = ()
-    """Roles and columns of --train, as in anchor=title positive=body. Unset: by their names."""
     by: Literal["vectors", "bm25"] = "vectors"
     """Search that finds the candidates."""
     rules: MiningRules = field(default_factory=MiningRules)
@@ -97,10 +100,11 @@ class MineSettings:
     """Re-ranker that scores the candidates anew; the margin then holds for its scores."""
     show_examples: int = 10
     """Print this many texts that the margin has only just left out: answers that nobody has marked are among them."""
+    overrides: TaskOptions = field(default_factory=TaskOptions)
     device: InferenceDeviceSettings = field(default_factory=InferenceDeviceSettings)
 
     def __post_init__(self) -> None:
-        check_not_str(self, "train", "corpus", "columns")
+        check_not_str(self, "train", "corpus")
         check_choice(self, "by")
         check_minimum(self, 0, "show_examples")
         if not self.train:

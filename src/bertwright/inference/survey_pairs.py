@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -34,13 +34,10 @@ class PairSurveySettings:
     """Model that will be trained: its vocabulary and its longest text decide what is cut."""
     dev: tuple[str, ...] = ()
     """Files that will score the model: what they share with the training files is counted."""
-    columns: tuple[str, ...] = ()
-    """Roles and columns, as in anchor=title positive=body. Unset: by their names."""
-    max_length: int | None = None
-    """Longest text in tokens, [CLS] and [SEP] included. Unset: what the model folder names, else 512."""
+    overrides: TaskOptions = field(default_factory=TaskOptions)
 
     def __post_init__(self) -> None:
-        check_not_str(self, "train", "dev", "columns")
+        check_not_str(self, "train", "dev")
         if not self.train:
             raise ValueError("no file given; for example: bertwright survey --pairs faq.csv --model MODEL")
 
@@ -67,12 +64,11 @@ def survey_pairs(settings: PairSurveySettings, reporter: Reporter = SILENT) -> P
     from bertwright.interop.huggingface import load_config
     from bertwright.vocabulary.open_tokenizer import open_tokenizer
 
-    options = TaskOptions(columns=settings.columns, max_length=settings.max_length)
-    files = TaskSettings(Embedding.kind, train=settings.train, dev=settings.dev, overrides=options)
+    files = TaskSettings(Embedding.kind, train=settings.train, dev=settings.dev, overrides=settings.overrides)
     folder = model_folder(settings.model)
     read, examples = read_splits(files, 0.0, None)
     tokenizer, positions = open_tokenizer(folder), load_config(folder).max_positions
-    task = within_positions(read.with_model(folder), options, positions)
+    task = within_positions(read.with_model(folder), settings.overrides, positions)
     assert isinstance(task, Embedding)
     splits = [
         SplitData(name, given, task.encode(given, tokenizer, labeled=name == "train"))

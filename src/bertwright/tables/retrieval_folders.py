@@ -15,7 +15,7 @@ from bertwright.base.settings import did_you_mean
 from bertwright.tables.neighbours import CORPUS, QRELS, find_compressed
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, format_label, parse_number, read_rows
-from bertwright.tables.text_roles import read_text_table
+from bertwright.tables.text_roles import TableOptions, read_text_table
 from bertwright.text.sources import split_suffixes
 
 QUERIES = "queries.jsonl"
@@ -68,7 +68,7 @@ def read_retrieval_folder(folder: Path, split: str = "test") -> RetrievalSet:
     return RetrievalSet({query: queries[query] for query in judgements}, documents, judgements)
 
 
-def read_documents(path: str, column: str = "text") -> Iterator[tuple[str, str]]:
+def read_documents(path: str, column: str = "text", encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
     """Yield id and text of each document: of a folder in BEIR's layout, a table, or the lines of a .txt file.
 
     A table's ids are in `_id` or `id`; else they are name of file and number, as in docs.txt:1, because an index may
@@ -79,10 +79,12 @@ def read_documents(path: str, column: str = "text") -> Iterator[tuple[str, str]]
         yield from _read_texts(corpus, "document")
         return
     if split_suffixes(path)[0] == ".txt":
-        rows = read_text_table(path).rows
+        rows = read_text_table(path, TableOptions(encoding=encoding)).rows
         yield from ((f"{Path(path).name}:{number}", row.anchor) for number, row in enumerate(rows, 1))
         return
-    schema = TableSchema((), (column,), hint="name it with --column", dialect="plain", allow_nulls=True)
+    schema = TableSchema(
+        (), (column,), hint="name it with --column", dialect="plain", allow_nulls=True, encoding=encoding
+    )
     names = column_names(path, schema)
     name = next((one for one in ID_NAMES if one in names), None)
     others = tuple(one for one in ("title", name) if one in names and one is not None)

@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from bertwright.base.ragged import positions_from_lengths
 from bertwright.base.settings import check_minimum, did_you_mean
-from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics.answer_scores import RULES, Threshold, best_threshold, scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
@@ -41,6 +40,7 @@ from bertwright.tasks.context_windows import (
 from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import LEARNED, Task, check_metric, log_softmax_of_groups, score_each
+from bertwright.text.decoding import check_encoding, check_format
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:

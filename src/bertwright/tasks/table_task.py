@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from bertwright.base.settings import check_not_str
-from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.text_roles import TableOptions
 from bertwright.tasks.task import Task
+from bertwright.text.decoding import check_encoding, check_format
 
 E = TypeVar("E")
 P = TypeVar("P")

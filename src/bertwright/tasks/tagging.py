@@ -17,7 +17,6 @@ import numpy as np
 
 from bertwright.base.ragged import flat_ranges
 from bertwright.base.settings import did_you_mean
-from bertwright.corpus.documents import check_encoding, check_format
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.metrics.span_f1 import SpanScores, accuracy, span_scores
 from bertwright.models.head_spec import HeadSpec
@@ -45,6 +44,7 @@ from bertwright.tasks.encoded import Encoded, Floats, Ints, Outputs, repeat_outp
 from bertwright.tasks.score_formats import DisplayTable, format_percent
 from bertwright.tasks.task import LEARNED, Task, balance, check_metric, check_restored, count_labels, sum_cross_entropy
 from bertwright.tasks.word_windows import split_windows, tokenize_words
+from bertwright.text.decoding import check_encoding, check_format
 from bertwright.vocabulary.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import warnings
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import IO, Literal, NamedTuple
 from bertwright.base.foreign import NOT_SEEKABLE
 from bertwright.base.object_storage import as_url, explain
 from bertwright.base.optional import needs
+from bertwright.base.settings import did_you_mean
 from bertwright.text.lines import split_lines
 from bertwright.text.signatures import recognize
 from bertwright.text.sources import (
@@ -110,6 +111,23 @@ def is_splittable(encoding: str) -> bool:
     """
     stateful = re.match("utf_?-?7|iso2022|hz", codecs.lookup(encoding).name)
     return not stateful and "\n\n".encode(encoding).removeprefix(codecs.BOM_UTF8) == b"\n\n"
+
+
+def check_format(name: str | None, formats: Collection[str]) -> None:
+    """Raise ValueError unless the name is None or one of the formats, without its dot."""
+    if name is not None and f".{name}" not in formats:
+        raise ValueError(f"format is {name!r}: {did_you_mean(name, [suffix[1:] for suffix in formats])}")
+
+
+def check_encoding(name: str) -> None:
+    """Raise ValueError unless Python knows the encoding, and it is one of text."""
+    try:
+        "".encode(name)
+        codecs.lookup(name)
+    except (LookupError, ValueError):
+        raise ValueError(
+            f"encoding is {name!r}: expected a text encoding that Python knows, such as utf-8, latin-1 or cp949"
+        ) from None
 
 
 def read_text(path: str, encoding: str = "utf-8") -> Iterator[str]:

@@ -16,7 +16,7 @@ from bertwright.base.files import check_absent, write_json
 from bertwright.base.reporter import SILENT, Heading, Reporter, Rows
 from bertwright.base.settings import Positional, check_not_str, check_range
 from bertwright.metrics.scores import spearman
-from bertwright.text.decoding import read_text
+from bertwright.text.decoding import check_encoding, read_text
 from bertwright.text.lines import split_lines
 from bertwright.vocabulary.vector_file import SimilarWord, VectorFile, load_vectors
 from bertwright.vocabulary.vector_formats import unit_rows
@@ -76,9 +76,12 @@ class ScoreVectorsSettings:
     """Files of pairs or questions."""
     output: Path | None = None
     """New .json file for the scores."""
+    encoding: str = "utf-8"
+    """Encoding of the files by its name in Python, such as latin-1 or cp949."""
 
     def __post_init__(self) -> None:
         check_not_str(self, "files")
+        check_encoding(self.encoding)
         if not self.files:
             raise ValueError("files: expected at least one, got none; name a file of word pairs or analogies")
 
@@ -102,7 +105,8 @@ def score_vectors(settings: ScoreVectorsSettings, reporter: Reporter = SILENT) -
     """Print and return the scores on all files. Raises ValueError with the line for a file in another form."""
     if settings.output is not None:
         check_absent(settings.output)
-    examples = {name: list(read_examples(name)) for name in settings.files}  # before the vectors, which may be large
+    # Before the vectors, which may be large.
+    examples = {name: list(read_examples(name, settings.encoding)) for name in settings.files}
     file = load_vectors(settings.vectors)
     scores = [score_examples(file, Path(name).name, rows) for name, rows in examples.items()]
     reporter.record(Heading(f"{settings.vectors}: {len(file):,} words, {file.width} numbers each"))
@@ -116,12 +120,12 @@ def score_vectors(settings: ScoreVectorsSettings, reporter: Reporter = SILENT) -
     return scores
 
 
-def read_examples(path: str) -> Iterator[list[str]]:
+def read_examples(path: str, encoding: str = "utf-8") -> Iterator[list[str]]:
     """Yield the fields of a file's pairs (two words and a rating) or analogies (four words).
 
     Ratings are the first column of numbers after the words. Raises ValueError with the line for other fields.
     """
-    texts = ((number, line.strip("\r\n")) for number, line in split_lines(path, read_text(path)))
+    texts = ((number, line.strip("\r\n")) for number, line in split_lines(path, read_text(path, encoding)))
     lines = [(number, text) for number, text in texts if text.strip() and not text.startswith((":", "#"))]
     if not lines:
         raise ValueError(f"{path}: expected word pairs or analogies, got no lines")
