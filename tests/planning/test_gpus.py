@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from bertwright.base.settings import field_docs
 from bertwright.planning.gpus import GPUS, UTILIZATION, Gpu, estimate_memory, estimate_seconds
+from bertwright.planning.plan_settings import PlanSettings
 from bertwright.systems.bert.bert_config import BertConfig
 
 BASE = BertConfig.from_size("base", vocab_size=30_522)
@@ -13,6 +15,11 @@ TINY = BertConfig.from_size("tiny", vocab_size=30_522)
 
 def test_seconds_are_operations_divided_by_the_utilized_peak() -> None:
     assert estimate_seconds(Gpu(100e12, 80e9), BASE, flops=200e12) == pytest.approx(2 / UTILIZATION)
+
+
+def test_help_names_all_gpus() -> None:
+    text = field_docs(PlanSettings)["gpu"]
+    assert [name for name in GPUS if name not in text] == []
 
 
 def test_narrow_models_utilize_a_gpu_in_proportion_to_their_hidden_size() -> None:

@@ -106,10 +106,19 @@ def list_options(cls: type[Any], table: dict[str, Any], *path: str) -> list[Opti
             continue
         name = f"--{field.name.replace('_', '-')}"
         if get_origin(kind) is Annotated:  # settings.Positional
-            name, kind = field.name.upper().removesuffix("S"), get_args(kind)[0]
+            name, kind = singular(field.name).upper(), get_args(kind)[0]
         items = next((get_args(member) for member in (kind, *get_args(kind)) if get_origin(member) is tuple), ())
         options.append(Option(cls, inner_path, name, kind, items, table.get(field.name, field.default)))
     return options + nested
+
+
+def singular(name: str) -> str:
+    """Return the name of one element of a list.
+
+    >>> [*map(singular, ("inputs", "queries", "model"))]
+    ['input', 'query', 'model']
+    """
+    return re.sub("ies$", "y", name).removesuffix("s")
 
 
 def parse_arguments(options: list[Option], arguments: list[str]) -> tuple[dict[str, Any], str | None, str]:

@@ -70,7 +70,8 @@ class DistillSettings:
     batch_size: int = 64
     """Texts per step."""
     learning_rate: float | None = None
-    """Peak learning rate; unset: 2e-5 · (768 / H)² for a student with hidden size H, at most 3e-4."""
+    """Peak learning rate; unset: 2e-5 (of a classifier: 3e-5) · (768 / H)² for a student with a hidden size H of at
+    most 768, up to 3e-4."""
     seed: int = 0
     """Seed of the order of the texts."""
     device: DeviceSettings = field(default_factory=DeviceSettings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from bertwright.base.settings import check_limit, check_not_str, did_you_mean
+from bertwright.base.settings import check_limit, check_not_str, did_you_mean, written_docs
 from bertwright.corpus.documents import CorpusFormat, CorpusSettings
 from bertwright.planning.gpus import GPUS
 from bertwright.systems.registry import DEFAULT, find_system
@@ -30,8 +30,8 @@ class PlanSettings:
     store: Path | None = None
     """Token store that `bertwright prepare` wrote, instead of --text."""
     gpu: str | None = None
-    """GPU to plan for, such as h200: time and memory are estimated from its data sheet, not measured. Unset: this
-    machine, on which steps of each size are timed."""
+    """GPU to plan for, of {gpus}: time and memory are estimated from its data sheet, not measured. Unset: this machine,
+    on which steps of each size are timed."""
     model_sizes: tuple[str, ...] = SIZES
     """Model sizes to choose from."""
     measure_minutes: float = 5.0
@@ -61,6 +61,11 @@ class PlanSettings:
                 raise ValueError(f'--model-sizes: no size "{size}"; {did_you_mean(size, SIZES)}')
         if self.build.held_out == 0 and not self.build.held_out_inputs:
             raise ValueError("--held-out 0: expected a share above 0; the loss is measured on held-out documents")
+
+    @classmethod
+    def field_docs(cls) -> dict[str, str]:
+        """Return the help of each option, with the GPUs by name."""
+        return written_docs(cls, gpus=", ".join(GPUS))
 
     @property
     def corpus(self) -> CorpusSettings:
