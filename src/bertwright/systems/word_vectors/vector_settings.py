@@ -71,7 +71,8 @@ class WordVectorSettings:
     epochs: int | None = None
     """Passes over the text, or over the co-occurrences. Unset: 5, or 25 for glove."""
     learning_rate: float | None = None
-    """Initial rate. Unset: 0.025 for skip-gram, else 0.05. It falls linearly to 1e-4, or is AdaGrad's for glove."""
+    """Initial rate. Unset: 0.025 for skip-gram, else 0.05. It falls linearly to a ten-thousandth of it, or is AdaGrad's
+    for glove."""
     sample: float | None = None
     """Threshold of sub-sampling: of words with a larger share of the text, some occurrences are skipped; 0: none.
     Unset: 0.001 for skip-gram, 0.0001 for fasttext; glove has no sub-sampling."""

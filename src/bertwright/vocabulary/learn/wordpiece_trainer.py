@@ -31,7 +31,7 @@ from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 ASCII = [chr(code) for code in range(0x21, 0x7F)]
 PROGRESS_EVERY = 1000  # tokens between two calls of `progress`
 NUM_EXAMPLES = 10  # tokens that a summary names
-MAX_DIACRITIC_SHARE = 0.01  # with accents in more of a text's chunks, they are not stripped by default
+MAX_DIACRITIC_SHARE = 0.01  # of a text's chunks with such letters; above it, stripping accents by default is an error
 # Limits for other letters: shares of words that lose marks, and that become equal to a more frequent word. Vietnamese
 # and Pinyin are above both; Greek loses marks in most words, but merges few.
 MAX_CHANGED, MAX_MERGED = 0.5, 0.05
