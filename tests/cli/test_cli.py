@@ -28,7 +28,7 @@ import bertwright
 from bertwright.base.messages import CONTROL
 from bertwright.base.settings import field_docs, iter_fields, read_toml
 from bertwright.cli.main import run
-from bertwright.cli.options import read_settings
+from bertwright.cli.options import read_settings, singular
 from bertwright.cli.verbs import VERBS, Verb
 from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.text_settings import FillMaskSettings
@@ -176,7 +176,7 @@ def test_help_explains_every_setting(verb: Verb) -> None:
     shown = run_successfully(f"{verb.name} --help all")
     words = " ".join(shown.split())
     for flag, text in flags(verb.load_settings()).items():
-        positional = f" {flag.upper().removesuffix('S')} " in words
+        positional = f" {singular(flag).upper()} " in words
         assert positional or f"--{flag.replace('_', '-')} " in words or f"--{flag.replace('_', '-')}, " in words
         assert text in words
     assert "--config FILE.toml" in words

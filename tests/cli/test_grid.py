@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bertwright.base.files import read_json, remove_folder
+from bertwright.base.files import read_json, remove_folder, write_json
 from bertwright.base.settings import from_table, read_toml, write_settings
 from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.finetuning import finetune_cost
@@ -59,6 +59,17 @@ def make(tiny_bert: Path, review_files: Path) -> Make:
 
 
 run_grid = partial(run_and_capture, grid)
+
+
+@pytest.mark.parametrize(("hidden_size", "rates"), [
+    (768, (5e-5, 4e-5, 3e-5, 2e-5)),
+    (384, (2e-4, 1.6e-4, 1.2e-4, 8e-5)),  # the third is the default of finetune
+    (128, (5e-4, 4e-4, 3e-4, 2e-4)),  # whose default has a limit, 3e-4
+])  # fmt: skip
+def test_a_narrower_encoder_has_higher_rates_to_try(hidden_size: int, rates: tuple[float, ...], tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", {"model_type": "bert", "hidden_size": hidden_size})
+    table = {"model": str(tmp_path), "run": "run", "task": {"task": "mrpc", "data": "MRPC"}}
+    assert from_table(GridSettings, table, "table").learning_rates == rates
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bertwright.base.settings import check_distinct, check_range
-from bertwright.finetuning.settings import FinetuneSettings, TuningSettings, paper_optimizer
-from bertwright.interop.model_files import check_model
+from bertwright.finetuning.settings import (
+    FinetuneSettings,
+    TuningSettings,
+    base_learning_rate,
+    hidden_size_of,
+    paper_optimizer,
+    task_name,
+)
+from bertwright.interop.model_files import check_model, read_model_config
+from bertwright.systems.registry import default_learning_rate
 from bertwright.tasks.presets import TaskSettings, paper_settings
 from bertwright.training.device_settings import DeviceSettings
 from bertwright.training.optimizer_settings import OptimizerSettings
@@ -19,6 +27,7 @@ from bertwright.training.run_folder import check_run_directory
 # Settings that may change on resume.
 RESUME_OVERRIDES = ("run", "resume", "dry_run", "keep_all", "linear_floor", "device")
 MAX_SEEDS = 1_000
+PAPER_RATES = (5e-5, 4e-5, 3e-5, 2e-5)  # section 4.1
 
 
 class GridPoint(NamedTuple):
@@ -57,8 +66,9 @@ class GridSettings:
     task: TaskSettings
     model: str | None = None
     """Model folder, run folder or hub name to start from. Required, except with --resume."""
-    learning_rates: tuple[float, ...] = (5e-5, 4e-5, 3e-5, 2e-5)
-    """Peak rates to try (paper, 4.1)."""
+    learning_rates: tuple[float, ...] = PAPER_RATES
+    """Peak rates to try (paper, 4.1). Unset: these for BASE, higher for narrower encoders, in proportion to the default
+    rate of finetune."""
     batch_sizes: tuple[int, ...] = (16, 32)
     """Examples per step to try (paper, A.3: 16, 32; GLUE, 4.1: 32)."""
     epochs: tuple[float, ...] = (2.0, 3.0, 4.0)
@@ -90,12 +100,16 @@ class GridSettings:
 
     @classmethod
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the paper's batch size, epochs and any rates to try for the published task that a TOML table names."""
+        """Return the batch size and epochs of the published task that a TOML table names, and the rates to try.
+
+        These are the task's own or, where the paper names a single one, those of the other tasks.
+        """
         paper = paper_settings(table)
-        if paper is None:
-            return {}
-        rates = {"learning_rates": [*paper.rates]} if paper.rates else {}  # a grid of the only rate would try nothing
-        return rates | {"batch_sizes": [paper.batch_size], "epochs": [paper.epochs]}
+        base = paper.learning_rate if paper else base_learning_rate(task_name(table))
+        factor = default_learning_rate(base, hidden_size_of(read_model_config(table.get("model")))) / base
+        rates = (paper.rates if paper else ()) or PAPER_RATES
+        found: dict[str, Any] = {"learning_rates": [float(f"{factor * rate:.6g}") for rate in rates]}
+        return found | ({"batch_sizes": [paper.batch_size], "epochs": [paper.epochs]} if paper else {})
 
     def points(self) -> list[GridPoint]:
         """Return all runs in order of their settings, so that rejected weights are deleted early."""
