@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from bertwright.cli.render.terminal import TerminalReporter
 from bertwright.inference.bert import Bert
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.explain import ExplainSettings, explain
+from bertwright.inference.info import InfoSettings, info
 from bertwright.inference.mine_negatives import mine_negatives
 from bertwright.inference.search_commands import build, query
 from bertwright.inference.search_index import describe_index, write_index
@@ -93,6 +95,8 @@ def test_index_is_built_and_queried_by_commands(
     for by in ("vectors", "fusion"):
         (found,) = query(SearchQuerySettings(index, (TEXTS[3],), number=3, by=by, device=CPU), reporter)
         assert (found[0].id, found[0].text, len(found)) == ("d3", TEXTS[3], 3)
+    info(InfoSettings(index), reporter)
+    assert re.search(r"documents +10\n +vectors +[0-9]+ numbers each, float32\n +BM25 +yes", read_output(reporter))
     with pytest.raises(ValueError, match="already an index of 10 documents; --append"):
         build(SearchBuildSettings(str(one_layer_folder), (str(folder),), index, device=CPU))
     with pytest.raises(ValueError, match="no index that says"):

@@ -365,7 +365,7 @@ def test_a_sentencepiece_vocabulary_is_refused_by_name(tmp_path):
 def test_case_is_never_guessed(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join(TOKENS), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"no file states whether .* lowercased; give lowercase=True"):
+    with pytest.raises(ValueError, match=r"no file states whether .* lowercased; write .*do_lower_case"):
         Tokenizer.load(path)
     assert Tokenizer.load(path, lowercase=True).lowercase
     assert not Tokenizer.load(tmp_path, lowercase=False).lowercase

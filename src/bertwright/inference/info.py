@@ -20,6 +20,7 @@ FORMATS = (
     "bertwright.trials.grid:describe",
     "bertwright.trials.probe:describe",
     "bertwright.vocabulary.vector_file:describe",
+    "bertwright.search.vector_index:describe",
     "bertwright.systems.translation_models:describe",
     "bertwright.inference.exported_folder:describe",
     "bertwright.tasks.task_folder:describe",
@@ -29,7 +30,7 @@ FORMATS = (
 
 @dataclass(frozen=True)
 class InfoSettings:
-    """Describe a folder: a model, a vocabulary, word vectors, a token store, features, a run, a grid or a ladder."""
+    """Describe a folder: a model, vocabulary, word vectors, token store, features, index, run, grid or ladder."""
 
     folder: Positional[Path]
     """The folder to describe."""
@@ -51,8 +52,8 @@ def info(settings: InfoSettings, reporter: Reporter = SILENT) -> None:
     if description is None:
         raise ValueError(
             f"{folder}: neither a run (settings.toml, checkpoints/), a finished token store (train/header.json), "
-            "features (train/features.json), word vectors (vectors.bin or vectors.txt), a model (config.json) nor a "
-            "vocabulary (vocab.txt)"
+            "features (train/features.json), word vectors (vectors.bin or vectors.txt), an index "
+            "(index.json), a model (config.json) nor a vocabulary (vocab.txt)"
         )
     if settings.verify and not description.has_digests:
         raise ValueError(

@@ -24,6 +24,7 @@ from typing import IO, Any, Literal, NamedTuple, get_args
 import numpy as np
 import numpy.typing as npt
 
+from bertwright.base.description import Description
 from bertwright.base.files import digest_bytes, ensure_folder, lock_folder, read_json, write_json
 from bertwright.base.foreign import check_links, open_regular
 from bertwright.base.npy import npy_header
@@ -170,6 +171,21 @@ def read_state(folder: Path) -> dict[str, Any]:
             )
     found: dict[str, Any] = state
     return found
+
+
+def describe(folder: Path, verify: bool) -> Description | None:
+    """Describe an index; None for another folder."""
+    if not (folder / INDEX).is_file() or not (folder / DOCUMENTS).is_file():
+        return None
+    state = read_state(folder)
+    model = folder / MODEL
+    fields = {
+        "documents": f"{state['documents']:,}" if state["complete"] else f"{state['documents']:,}, build not finished",
+        "vectors": f"{state['dims']:,} numbers each, {state['precision']}",
+        "BM25": "yes" if state["bm25"] else "no",
+        "model": str(read_json(model)) if model.is_file() else "unknown",
+    }
+    return Description("index of documents", fields)
 
 
 def describe_change(name: str, before: Any, after: Any) -> str:

@@ -102,7 +102,7 @@ class GridSettings:
     def defaults(cls, table: Mapping[str, Any]) -> dict[str, Any]:
         """Return the batch size and epochs of the published task that a TOML table names, and the rates to try.
 
-        These are the task's own or, where the paper names a single one, those of the other tasks.
+        Where the paper names a single rate, the other tasks' are tried.
         """
         paper = paper_settings(table)
         base = paper.learning_rate if paper else base_learning_rate(task_name(table))

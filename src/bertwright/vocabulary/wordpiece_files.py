@@ -134,8 +134,8 @@ def _read_vocab_txt(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
     if "do_lower_case" not in config:
         raise ValueError(
             f"{path}: no file states whether this vocabulary is lowercased; "
-            "give lowercase=True for an uncased one, lowercase=False for a cased one, or write "
-            '{"do_lower_case": true} or false into tokenizer_config.json next to it'
+            'write {"do_lower_case": true}, for an uncased one, or false into tokenizer_config.json next to it; in '
+            "Python, lowercase=True or False also says it"
         )
     normalizer: dict[str, Any] = {name: config.get(key, default) for key, name, default in NORMALIZER_KEYS}
     return bert_backend(read_vocab(path), **normalizer)

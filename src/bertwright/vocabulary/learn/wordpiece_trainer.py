@@ -192,8 +192,8 @@ def _check_alphabet_size(start: Sequence[str], characters: Sequence[str], settin
     if left < 0:
         raise ValueError(
             f"size is {settings.size}, but {len(SPECIAL_TOKENS)} special tokens and an alphabet of {len(characters)} "
-            f"characters, most of them both at the start of a word and inside, take {len(start)}; raise size, or "
-            "lower character_coverage or max_characters"
+            f"characters, most of them both at the start of a word and inside, take {len(start)}; raise --size, "
+            "or lower --character-coverage or --max-characters"
         )
     return left
 
@@ -206,16 +206,16 @@ def _check_diacritics(counts: WordCounts, settings: VocabularySettings) -> None:
     loss = f"{merge.changed:.0%} of the words lose marks, {merge.merged:.0%} become equal to a more frequent word"
     if share > MAX_DIACRITIC_SHARE:
         reason = (
-            f"{share:.0%} of the text is Korean, Japanese, Indic, Thai, Vietnamese or alike; lowercase=True strips "
-            f"accents as well, which takes such letters apart (한 becomes three jamo, が becomes か); {loss}"
+            f"{share:.0%} of the text is Korean, Japanese, Indic, Thai, Vietnamese or alike; an uncased vocabulary "
+            f"strips accents as well, which takes such letters apart (한 becomes three jamo, が becomes か); {loss}"
         )
     elif merge.changed > MAX_CHANGED and merge.merged > MAX_MERGED:
-        reason = f"lowercase=True strips accents as well: {loss}"
+        reason = f"an uncased vocabulary strips accents as well: {loss}"
     else:
         return
     raise ValueError(
-        f"{reason} ({merge.examples}); set strip_accents=False to preserve them, or lowercase=False, or "
-        "strip_accents=True to strip them anyway"
+        f"{reason} ({merge.examples}); --strip-accents False preserves them, --no-lowercase preserves capitals, too, "
+        "and --strip-accents True strips them anyway"
     )
 
 
