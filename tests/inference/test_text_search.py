@@ -253,3 +253,17 @@ def test_commands_of_two_words_are_found(capsys: pytest.CaptureFixture[str]) -> 
     assert run(["search", "bild"]) == 2
     assert run(["search", "query", "nowhere", "a question"]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_texts_at_the_margin_are_shown_once_for_copies_of_a_pair(
+    tmp_path: Path, one_layer_folder: Path, reporter: TerminalReporter
+) -> None:
+    rows = [{"anchor": noun, "positive": text} for noun, text in zip(NOUNS, TEXTS, strict=True)]
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("".join(json.dumps(row) + "\n" for row in rows * 3))
+    rules = MiningRules(1, margin=0.9)
+    output = tmp_path / "mined.jsonl"
+    mine_negatives(MineSettings(str(one_layer_folder), (str(pairs),), output, by="bm25", rules=rules), reporter)
+    anchors = re.findall(r"^ +anchor +(\w+)$", read_output(reporter), re.MULTILINE)
+    assert sorted(anchors) == sorted({*anchors} & {*NOUNS})
+    assert anchors

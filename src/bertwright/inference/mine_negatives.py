@@ -113,11 +113,10 @@ def _report(settings: MineSettings, mined: Sequence[Mined], counts: MiningCounts
         "no negative": f"{counts.none:,} of {len(mined):,} rows, which are not written",
     }
     reporter.record(Fields(left_out))
-    at_margin = [(one.at_margin[1] - one.positive_score, one.at_margin, one) for one in mined if one.at_margin]
-    for _, (text, score), one in sorted(at_margin, key=lambda found: found[0])[: settings.show_examples]:
-        shown = {"anchor": one.pair.anchor, f"positive {one.positive_score:.3f}": one.pair.positive}
-        reporter.record(
-            Fields({name: shorten(value) for name, value in (shown | {f"left out {score:.3f}": text}).items()})
-        )
+    at_margin = {one.pair: (one.positive_score, *one.at_margin) for one in mined if one.at_margin}  # copies count once
+    nearest = sorted(at_margin.items(), key=lambda item: item[1][2] - item[1][0])
+    for (anchor, positive), (positive_score, text, score) in nearest[: settings.show_examples]:
+        shown = {"anchor": anchor, f"positive {positive_score:.3f}": positive, f"left out {score:.3f}": text}
+        reporter.record(Fields({name: shorten(value) for name, value in shown.items()}))
     written = sum(bool(one.negatives) for one in mined)
     reporter.record(Line(f"{settings.output}: {written:,} rows"))
