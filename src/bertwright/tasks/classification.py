@@ -113,7 +113,7 @@ class Classification(TextTask[str, LabelPrediction]):
         if isinstance(value, list):
             raise ValueError(
                 f"{location}: expected a string or a number in {self.label!r}, got a list of {len(value)}; if a text "
-                "has several labels, use --task multi-label"
+                "has several labels, fine-tune with --task multi-label"
             )
         return format_label(value, self.label, location)
 
@@ -160,7 +160,7 @@ class Classification(TextTask[str, LabelPrediction]):
         if combined := find_combined_label(labels):
             warnings.append(
                 f"labels look like lists, such as {combined!r}, and each list counts as one label; if a text has "
-                "several labels, use --task multi-label"
+                "several labels, fine-tune with --task multi-label"
             )
         if len(labels) > max(MANY_LABELS, len(examples) // 2):
             warnings.append(
