@@ -85,7 +85,7 @@ def _advise_held_out(words: int) -> str:
     """Return the advice on the share of a small corpus to hold out, in round percent."""
     percent = math.ceil(100 * min_held_out_share(words * TOKENS_PER_WORD))
     if percent > MAX_PERCENT:
-        return "It is too little to hold out text that measures the loss; name other text with prepare --held-out-inputs."
+        return "It is too little to hold out text that measures the loss; name other text (prepare --held-out-inputs)."
     return f"To measure its loss, hold out at least {percent} % (prepare --held-out {percent / 100:g})."
 
 
