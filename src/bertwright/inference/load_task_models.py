@@ -44,7 +44,10 @@ def load_for_task(
         if bert.task_model is None:
             layers = bert.model.not_computed
             other = f" that bertwright computes (it has {summarize(layers)})" if layers else " yet"
-            raise ValueError(f"{folder}: not fine-tuned on a task{other}; bertwright finetune --model {name} …")
+            raise ValueError(
+                f"{folder}: not fine-tuned on a task{other}; bertwright finetune --model {name} …, or, for its "
+                "vectors, bertwright evaluate --kind similarity (retrieval, pairs …)"
+            )
         bert.task_model.check_computed(folder)
         if berts and bert.tokenizer.digest != berts[0].tokenizer.digest:
             raise ValueError(f"{name}: its vocabulary differs from {names[0]}'s; the models of an ensemble share one")
