@@ -126,8 +126,7 @@ class Embedding(RoleTask[Example, TextVectors]):
     """How often each training file is read, one number per file; a step reads one file. Unset: by size."""
     metric: str = ""
     """Score that selects the best checkpoint; unset: by the dev data, spearman_cosine for scores, cosine_ap for labels
-    of pairs, cosine_accuracy for triplets, cosine_ndcg@10 for pairs without negatives and for retrieval, accuracy for
-    classes."""
+    of pairs, cosine_accuracy for triplets, accuracy for classes, cosine_ndcg@10 for other pairs and for retrieval."""
     max_length: int = 512
     """Longest text in tokens, [CLS] and [SEP] included, up to the length that the model folder names."""
     pooling: tuple[str, ...] = field(default=(), metadata=LEARNED)
