@@ -198,6 +198,13 @@ SWEEPS = [
 ]  # fmt: skip
 
 
+CHANGED = {
+    "elmo": "the defaults of its pre-training are the released code's",
+    "transformer": "the default warm-up is a number of steps",
+    "ulmfit-classification": "its classifier drops once",
+    "elmo-tagging": "the mix of layers has a penalty",
+}
+"""Kinds of runs whose new runs differ from the old ones by intention. Old runs go on as they began."""
 REFUSED = ("grid", "ladder", "probe")
 """Series whose old folders are refused: each of their runs has its own file of results now."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -63,6 +63,11 @@ def read_environment() -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class SmallWindow(WindowConfig):
+    hidden_size: int = 16
+
+
 @contextmanager
 def small_sizes() -> Iterator[None]:
     """Make the size "tiny" of all architectures so small that a checkpoint takes some tens of kilobytes.
@@ -79,7 +84,7 @@ def small_sizes() -> Iterator[None]:
         patch.setitem(mt_lstm_folder.SIZES, "tiny", {"word_size": 8, "hidden_size": 12})
         small = {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32, "dropout": 0.1}
         patch.setitem(transformer.SIZES, "tiny", small)
-        patch.setattr(window, "WindowConfig", partial(WindowConfig, hidden_size=16))
+        patch.setattr(window, "FOLDER", replace(window.FOLDER, config=SmallWindow))
         yield
 
 

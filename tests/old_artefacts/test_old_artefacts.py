@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from artefacts import (
+    CHANGED,
     HERE,
     OPENED,
     REFUSED,
@@ -98,7 +99,9 @@ def test_an_old_series_of_runs_is_refused_with_the_way_out(name: str, capsys: py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("artefact", RESUMED, ids=lambda artefact: artefact.name)
+@pytest.mark.parametrize(
+    "artefact", [one for one in RESUMED if one.name not in CHANGED], ids=lambda artefact: artefact.name
+)
 def test_a_new_run_ends_with_the_weights_of_the_old_one(artefact: Artefact, tmp_path: Path) -> None:
     with small_sizes():
         check_command(*artefact.command, artefact.flag, str(tmp_path / "run"))
@@ -107,12 +110,19 @@ def test_a_new_run_ends_with_the_weights_of_the_old_one(artefact: Artefact, tmp_
 
 def check_results(artefact: Artefact, folder: Path) -> None:
     """Compare a finished run's results with the old ones: their bits, or on another machine the numbers."""
-    actual = json.loads(json.dumps(describe(artefact, folder)))
-    expected = {name: ANSWERS[artefact.name][name] for name in actual}
+    actual = without_identity(json.loads(json.dumps(describe(artefact, folder))))
+    expected = without_identity({name: ANSWERS[artefact.name][name] for name in actual})
     if not has_same_bits() and "weights" in actual:
         expected, actual = without_digests(expected), without_digests(actual)
     check_same(expected, actual)
     assert expected == actual or not has_same_bits()
+
+
+def without_identity(results: Any) -> Any:
+    """Return results of trials without their settings, which new versions have more of."""
+    if isinstance(results, dict):
+        return {name: without_identity(value) for name, value in results.items() if name != "identity"}
+    return [without_identity(item) for item in results] if isinstance(results, list) else results
 
 
 def without_digests(found: dict[str, Any]) -> dict[str, Any]:
