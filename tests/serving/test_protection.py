@@ -208,6 +208,12 @@ def test_errors_of_openai_paths_have_its_form(locked: httpx.Client) -> None:
     assert locked.get("/v1/rerank").json()["error_type"] == "Validation"  # Cohere's
 
 
+def test_a_refused_method_is_told_all_that_the_path_has(locked: httpx.Client) -> None:
+    for path, methods in (("/", "GET, HEAD, POST"), ("/embed", "POST"), ("/health", "GET, HEAD")):
+        reply = locked.put(path)
+        assert (reply.status_code, reply.headers["allow"]) == (405, methods)
+
+
 def test_control_characters_of_a_request_are_escaped_in_the_log(
     model_folders: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as HttpRequest
 from starlette.responses import HTMLResponse, Response
+from starlette.routing import Match
 from starlette.routing import Route as Path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -231,7 +232,11 @@ def plain_routes(server: Server) -> list[Path]:
 async def http_error(request: HttpRequest, error: Exception) -> Response:
     """Answer an error of a route without a body, and what Starlette rejects: unknown paths and methods."""
     if isinstance(error, HTTPException):
-        error = HttpError(error.detail, error.status_code, "Validation", error.headers)
+        headers = error.headers
+        if error.status_code == 405:  # Starlette names the methods of the first route of a path alone
+            of_path = (route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE)
+            headers = {"Allow": ", ".join(sorted({method for route in of_path for method in route.methods}))}
+        error = HttpError(error.detail, error.status_code, "Validation", headers)
     assert isinstance(error, HttpError)
     return error_response(error, request.url.path)
 
