@@ -208,7 +208,7 @@ def test_errors_of_openai_paths_have_its_form(locked: httpx.Client) -> None:
     assert locked.get("/v1/rerank").json()["error_type"] == "Validation"  # Cohere's
 
 
-def test_a_refused_method_is_told_all_that_the_path_has(locked: httpx.Client) -> None:
+def test_a_refused_method_is_answered_with_all_methods_of_the_path(locked: httpx.Client) -> None:
     for path, methods in (("/", "GET, HEAD, POST"), ("/embed", "POST"), ("/health", "GET, HEAD")):
         reply = locked.put(path)
         assert (reply.status_code, reply.headers["allow"]) == (405, methods)
