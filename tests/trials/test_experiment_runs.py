@@ -162,7 +162,7 @@ def test_a_second_experiment_shares_the_pre_trainings(
     assert [cell["row"] for cell in record["cells"]][:2] == ["MLM, 1 steps", "MLM, 2 steps"]
     assert record["finished"] == record["total"] == 23
     assert {claim["verdict"] for claim in record["claims"]} <= {"no verdict"}
-    last = {cell["row"]: cell["scores"][0] for cell in record["cells"]}["LTR, 20 steps"]
+    last = {cell["row"]: cell["scores"][0] for cell in record["cells"]}["LTR, 10 steps"]
     table5 = read_json(output(settings) / "report.json")["cells"]
     assert last == next(c["scores"][0] for c in table5 if (c["row"], c["column"]) == ("LTR", "sst2"))
 
