@@ -54,7 +54,7 @@ WORKS = {
     "TREC-6, BiLSTM": Work("bilstm", "accuracy", "", {"validation_fraction": 0.1}),
     "CoNLL-2003, window network": Work("window", "f1", "81.47, with features for capitals"),
     "CoNLL-2003, BiLSTM-CNN-CRF": Work("bilstm-crf", "f1", "80.76"),
-    "Multi30k, Transformer tiny": Work("transformer", "bleu", ""),
+    "Multi30k, Transformer tiny": Work("transformer", "bleu", "41.02"),
 }
 SEEDS = {"Multi30k, Transformer tiny": 3}  # an hour each
 
