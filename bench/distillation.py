@@ -20,11 +20,10 @@ import numpy as np
 
 import bertwright
 from bertwright.inference.distill import DistillSettings, distill
-from bertwright.metrics.scores import spearman
 from bertwright.tables.text_roles import read_text_table
 from bertwright.training.device_settings import DeviceSettings
 from environment import DATA, make_parser, minilm, take_turns, use_threads
-from study import Record, run_missing
+from study import Record, run_missing, score_sts
 
 CPU = DeviceSettings(device="cpu", dtype="float32", threads=1)
 LAYERS = (0, 2, 5)
@@ -37,13 +36,6 @@ def write_texts(path: Path, captions: int) -> Path:
         texts = [text for row in rows for text in row.texts] + [line.strip() for line in islice(file, captions)]
     path.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     return path
-
-
-def score(model: bertwright.Bert) -> float:
-    """Compute Spearman's correlation on the test pairs of STS-B, in percent."""
-    rows = read_text_table(str(DATA / "glue" / "STS-B" / "test.tsv")).rows
-    first, second = model.embed([row.anchor for row in rows]), model.embed([row.positives[0] for row in rows])
-    return round(100 * spearman([row.score or 0.0 for row in rows], (first * second).sum(1).tolist()), 2)
 
 
 def distil_and_score(student: str, epochs: float, captions: int, rounds: int) -> Record:
@@ -60,7 +52,7 @@ def distil_and_score(student: str, epochs: float, captions: int, rounds: int) ->
     texts = [text for row in rows for text in row.texts]
     seconds = take_turns({"teacher": lambda: teacher.embed(texts), "student": lambda: small.embed(texts)}, rounds)
     ratios = np.array(seconds["teacher"]) / np.array(seconds["student"])
-    scores = {"teacher": score(teacher), "student": score(small)}
+    scores = {"teacher": score_sts(teacher, DATA), "student": score_sts(small, DATA)}
     speeds = {f"{name}_texts_per_second": round(len(texts) / median(taken)) for name, taken in seconds.items()}
     share = round(100 * scores["student"] / scores["teacher"], 2)
     return {**scores, "share": share, **speeds, "times_as_fast": round(float(np.median(ratios)), 2)}

@@ -32,7 +32,6 @@ from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
-from bertwright.metrics.scores import spearman
 from bertwright.tables.text_roles import TextRow, read_text_table
 from bertwright.tasks.collation import step_items
 from bertwright.tasks.splits import sample_examples
@@ -49,6 +48,7 @@ from study import (
     format_mean,
     read_records,
     run_missing,
+    score_sts,
 )
 
 RESULTS = Path(__file__).parent / "results" / "embedding_training.jsonl"
@@ -84,22 +84,9 @@ def train_dims(data: Path, seed: int, limit: int | None) -> Record:
         table = {"task": task, "model": str(minilm()), "seed": seed, "run": f"{folder}/run", "device": CPU}
         tuning = {"tuning": {"limit": limit}} if limit else {}
         trained = bertwright.load(finetune(from_table(FinetuneSettings, table | tuning, "table"), SILENT), "cpu")
-    found = {"trained": score_dims(trained, data), "untrained": score_dims(bertwright.load(minilm(), "cpu"), data)}
+    models = {"trained": trained, "untrained": bertwright.load(minilm(), "cpu")}
+    found = {name: {str(size): score_sts(model, data, size) for size in (384, 32)} for name, model in models.items()}
     return found | {"kept": {name: round(100 * scores["32"] / scores["384"], 2) for name, scores in found.items()}}
-
-
-def score_dims(model: bertwright.Bert, data: Path) -> dict[str, float]:
-    """Score the test pairs of STS-B by all numbers of the vectors, and by the first 32."""
-    rows = read_sts(data, None)["test"]
-    ratings = [row.score or 0.0 for row in rows]
-    scores = {}
-    for size in (384, 32):
-        first, second = (
-            model.embed(texts, dims=size)
-            for texts in ([row.anchor for row in rows], [row.positives[0] for row in rows])
-        )
-        scores[str(size)] = round(100 * spearman(ratings, (first * second).sum(1).tolist()), 2)
-    return scores
 
 
 def train_sts_theirs(data: Path, seed: int, limit: int | None) -> Record:

@@ -13,11 +13,14 @@ from typing import Any
 
 from scipy.stats import ttest_rel
 
+import bertwright
 from bertwright.base.files import read_json
 from bertwright.base.reporter import SILENT
 from bertwright.base.settings import from_table
 from bertwright.finetuning.run import finetune
 from bertwright.finetuning.settings import FinetuneSettings
+from bertwright.metrics.scores import spearman
+from bertwright.tables.text_roles import read_text_table
 from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.task_data import read_examples
 from bertwright.tasks.text_task import TextExample
@@ -46,6 +49,14 @@ def read_splits(task: Mapping[str, Any], splits: Sequence[str]) -> dict[str, lis
     """Read the examples of splits; `task`: the table of a task's settings."""
     settings = from_table(TaskSettings, dict(task), "task")
     return {split: read_examples(settings.build_task(), settings, split) for split in splits}
+
+
+def score_sts(model: bertwright.Bert, data: Path, dims: int | None = None) -> float:
+    """Compute Spearman's correlation on the test pairs of STS-B, in percent; `dims`: by the first numbers alone."""
+    rows = read_text_table(str(data / "glue" / "STS-B" / "test.tsv")).rows
+    sides = ([row.anchor for row in rows], [row.positives[0] for row in rows])
+    first, second = (model.embed(texts, dims=dims) for texts in sides)
+    return round(100 * spearman([row.score or 0.0 for row in rows], (first * second).sum(1).tolist()), 2)
 
 
 def read_records(path: Path) -> list[Record]:

@@ -1,10 +1,12 @@
-"""Random models of tasks and files of examples, for tests of `evaluate` and `predict`."""
+"""Random models of tasks, files of examples and the options of commands, for tests of commands."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from bertwright.cli.options import list_options
+from bertwright.cli.verbs import VERBS
 from bertwright.inference.bert import Bert
 from bertwright.models.task_model import EncoderForTask
 from bertwright.systems.bert.bert_config import BertConfig
@@ -19,6 +21,11 @@ from bertwright.vocabulary.wordpiece_tokenizer import Tokenizer
 CLASSES = Classification(labels=("bad", "good"))
 TAGGING = Tagging(labels=("O", "B-PER", "I-PER"), scheme="iob2", max_length=16)
 QUESTIONS = QuestionAnswering(max_length=32, max_query_length=8)
+
+
+def options_of(verb: str) -> set[str]:
+    """Return the names of a command's options on the command line."""
+    return {option.name for option in list_options({one.name: one for one in VERBS}[verb].load_settings(), {})}
 
 
 def save_random_model(vocabulary_folder: Path, task: AnyTask, folder: Path, seed: int = 1) -> tuple[Bert, str]:

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from task_models import CLASSES, save_random_model
+from task_models import CLASSES, options_of, save_random_model
 
 from bertwright.cli.main import run
-from bertwright.cli.options import list_options
-from bertwright.cli.verbs import VERBS
 from bertwright.interop.huggingface import save_model
 from bertwright.systems.bert.bert_config import BertConfig
 from bertwright.systems.bert.bert_for_pretraining import BertForPretraining
@@ -79,7 +77,6 @@ def test_a_command_reads_another_encoding_and_its_message_names_the_option(
     words = COMMANDS[verb].replace("OUT", str(tmp_path / "out")).split()
     assert run(words) == 2
     message = capsys.readouterr().err
-    own = {option.name for option in list_options(next(one for one in VERBS if one.name == verb).load_settings(), {})}
-    assert set(re.findall(r"--[a-z][a-z-]*", message)) <= own
+    assert set(re.findall(r"--[a-z][a-z-]*", message)) <= options_of(verb)
     assert re.search(r"\.t(xt|sv), byte \d+: ", message)
     assert run([*words, "--encoding", "latin-1"]) == 0, capsys.readouterr().err

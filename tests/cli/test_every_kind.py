@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from task_models import options_of
 
 from bertwright.cli.main import run
-from bertwright.cli.options import list_options
-from bertwright.cli.verbs import VERBS
 from bertwright.corpus.documents import CorpusSettings
 from bertwright.executors.executor import SerialExecutor
 from bertwright.inference.bert import Bert
@@ -198,10 +197,6 @@ MUST_WORK = {
     "translate X": ["mt-lstm", "transformer"],
     "finetune --architecture bilstm --vectors X": VECTORS,
 }  # fmt: skip
-
-
-def options_of(verb: str) -> set[str]:
-    return {option.name for option in list_options({one.name: one for one in VERBS}[verb].load_settings(), {})}
 
 
 def options_named(message: str) -> set[str]:

@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from bertwright.tasks.presets import TaskSettings
 
 TEXTS, VECTORS, LOGITS = "texts.jsonl", "vectors.npy", "logits.npy"  # in the cache
-COPIED_OPTIONS = ("text", "text_pair", "label", "header", "quotes", "max_length", "metric", "pos_label")  # of a teacher
+COPIED_OPTIONS = (  # of a teacher
+    "text", "text_pair", "label", "header", "quotes", "encoding", "max_length", "metric", "pos_label",
+)  # fmt: skip
 T = TypeVar("T")  # a row of texts
 CHUNK = 2_048  # texts at a time; bounds memory alone
 
@@ -194,7 +196,7 @@ def prepare_logits(settings: DistillSettings, teacher: Bert, reporter: Reporter)
         for example, number in zip(examples, best, strict=True)
     ]  # fmt: skip
     options = {name: getattr(task, name) for name in COPIED_OPTIONS}
-    overrides = TaskOptions(teacher_logits=str(path), encoding=settings.encoding, **options)
+    overrides = TaskOptions(teacher_logits=str(path), **options)
     texts = write_rows(settings, lines)
     return TaskSettings(task.kind, train=(str(texts),), dev=settings.dev, overrides=overrides)
 
