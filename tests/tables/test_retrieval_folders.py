@@ -12,6 +12,7 @@ import pytest
 from bertwright.tables.neighbours import is_retrieval_folder, join_as_glob
 from bertwright.tables.retrieval_folders import read_documents, read_retrieval_folder
 from bertwright.tables.text_roles import read_text_table
+from helpers import write_file
 
 DOCUMENTS = [{"_id": "1", "title": "On cats", "text": "Cats sleep."}, {"_id": 2, "text": "Dogs bark.", "metadata": {}}]
 QUERIES = [{"_id": "q1", "text": "who sleeps?"}, {"_id": "q2", "text": "not judged"}]
@@ -115,3 +116,10 @@ def test_judgements_away_from_their_texts_are_no_table(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text(QRELS)
     with pytest.raises(ValueError, match=r"train\.tsv: judgements without texts"):
         read_text_table(str(tmp_path / "train.tsv"))
+
+
+def test_paragraphs_of_squad_are_documents(tmp_path: Path) -> None:
+    texts = ("One.", "Two.", "One.")
+    paragraphs = [{"context": text, "qas": [{"id": str(n), "question": "?"}]} for n, text in enumerate(texts)]
+    path = write_file(tmp_path, json.dumps({"data": [{"paragraphs": paragraphs}]}), "squad.json")
+    assert [*read_documents(path)] == [("squad.json:1", "One."), ("squad.json:2", "Two.")]

@@ -238,3 +238,42 @@ def test_texts_that_no_role_has_are_named(tmp_path: Path) -> None:
         UserWarning, match=r"faq\.jsonl: not read: the texts of .?rephr.?; to read them, name the columns"
     ):
         read_text_table(path, TableOptions())
+
+
+SQUAD = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "Bank",
+            "paragraphs": [
+                {
+                    "context": "The river bank is wet.",
+                    "qas": [
+                        {
+                            "id": "1",
+                            "question": "What is wet?",
+                            "answers": [{"text": "The river bank", "answer_start": 0}],
+                        },
+                        {"id": "2", "question": "What is dry?", "answers": [], "is_impossible": True},
+                    ],
+                }
+            ],
+        }
+    ],
+}
+
+
+def test_questions_that_have_an_answer_are_read_with_their_paragraph(tmp_path: Path) -> None:
+    path = write_file(tmp_path, json.dumps(SQUAD), "squad.json")
+    with pytest.warns(UserWarning, match="1 questions without an answer"):
+        table = read_text_table(path)
+    assert [(row.anchor, row.positives) for row in table.rows] == [("What is wet?", ("The river bank is wet.",))]
+    assert table.roles.describe() == "anchor = question, positive = paragraph"
+
+
+def test_questions_without_any_answer_are_refused(tmp_path: Path) -> None:
+    unanswered = json.loads(json.dumps(SQUAD))
+    del unanswered["data"][0]["paragraphs"][0]["qas"][0]
+    path = write_file(tmp_path, json.dumps(unanswered), "squad.json")
+    with pytest.raises(ValueError, match="no question has an answer"):
+        read_text_table(path)

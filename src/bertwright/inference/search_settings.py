@@ -25,7 +25,7 @@ class SearchBuildSettings:
     """Model of text vectors: a folder, a run's folder, or a hub name."""
     inputs: Positional[tuple[str, ...]]
     """Files of documents: .txt (one per line); .jsonl, .csv, .tsv, .parquet with a column for the text and, if there
-    are any, _id or id, and title; or a folder in BEIR's layout."""
+    are any, _id or id, and title; a folder in BEIR's layout; SQuAD's JSON, whose paragraphs are documents."""
     index: Path
     """New folder for the index."""
     column: str = "text"

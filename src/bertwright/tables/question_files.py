@@ -27,9 +27,9 @@ from bertwright.tables.qa_example import GoldAnswer, QaExample, list_first
 from bertwright.tables.row_formats import LIST_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, read_rows
-from bertwright.text.decoding import read_text
+from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks, read_text
 from bertwright.text.lines import split_lines
-from bertwright.text.sources import STDIN, expand_files, format_of, is_remote, split_member
+from bertwright.text.sources import STDIN, InputFile, expand_files, format_of, is_remote, split_member
 
 # A member of SQuAD's tree that occurs twice is an error, as a column of other files is.
 DECODER = make_decoder(
@@ -92,6 +92,13 @@ def read_questions(path: str, labeled: bool = True, form: QuestionFormat = Quest
             "for training and scoring, but predictions need different ids",
             stacklevel=1,
         )
+
+
+def has_paragraphs(file: InputFile, encoding: str = "utf-8") -> bool:
+    """Return whether a file begins as SQuAD's JSON does."""
+    if file.format != ".json" or split_member(file.path)[1]:
+        return False
+    return '"paragraphs"' in next(decode_blocks(file, TextCodec(encoding, "replace"), ReadStats()), "")
 
 
 class _Record(NamedTuple):

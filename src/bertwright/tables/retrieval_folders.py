@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 from bertwright.base.settings import did_you_mean
 from bertwright.tables.neighbours import CORPUS, QRELS, find_compressed
+from bertwright.tables.question_files import QuestionFormat, has_paragraphs, read_questions
+from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, format_label, parse_number, read_rows
 from bertwright.tables.text_roles import TableOptions, read_text_table
-from bertwright.text.sources import split_suffixes
+from bertwright.text.sources import list_inputs, split_suffixes
 
 QUERIES = "queries.jsonl"
 ID_NAMES = ("_id", "id")  # columns with the id of a document
@@ -69,7 +71,7 @@ def read_retrieval_folder(folder: Path, split: str = "test") -> RetrievalSet:
 
 
 def read_documents(path: str, column: str = "text", encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
-    """Yield id and text of each document: of a folder in BEIR's layout, a table, or the lines of a .txt file.
+    """Yield id and text of each document: of a folder in BEIR's layout, a table, SQuAD's JSON, or the lines of a .txt.
 
     A table's ids are in `_id` or `id`; else they are name of file and number, as in docs.txt:1, because an index may
     have several files. Its `title` comes before the text.
@@ -81,6 +83,10 @@ def read_documents(path: str, column: str = "text", encoding: str = "utf-8") -> 
     if split_suffixes(path)[0] == ".txt":
         rows = read_text_table(path, TableOptions(encoding=encoding)).rows
         yield from ((f"{Path(path).name}:{number}", row.anchor) for number, row in enumerate(rows, 1))
+        return
+    if all(has_paragraphs(file, encoding) for file in list_inputs([path], formats=TABLE_FORMATS)):
+        paragraphs = dict.fromkeys(one.context for one in read_questions(path, False, QuestionFormat(encoding)))
+        yield from ((f"{Path(path).name}:{number}", text) for number, text in enumerate(paragraphs, 1))
         return
     schema = TableSchema(
         (), (column,), hint="name it with --column", dialect="plain", allow_nulls=True, encoding=encoding

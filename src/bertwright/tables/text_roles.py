@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from bertwright.base.messages import shorten
 from bertwright.base.settings import did_you_mean
 from bertwright.tables.json_rows import describe_type
+from bertwright.tables.question_files import QuestionFormat, has_paragraphs, read_questions
 from bertwright.tables.row_formats import ROW_FORMATS, TABLE_FORMATS
 from bertwright.tables.schema import TableSchema, list_names
 from bertwright.tables.tables import column_names, format_label, parse_number, read_rows
@@ -134,8 +135,9 @@ class TextTable(NamedTuple):
 
 
 def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTable:
-    """Read all rows of a path: tables of any format, or a .txt file with a text per line.
+    """Read all rows of a path: tables of any format, a .txt file with a text per line, or SQuAD's JSON.
 
+    Of the latter, the questions that have an answer are anchors, and their paragraphs positives.
     A label of a pair must be 0 or 1 and becomes the row's score; so do other numbers, if one of them is no integer.
     Raises ValueError with file, line and the way out for roles that the names do not tell, for missing and empty texts
     and for scores that are no numbers.
@@ -146,6 +148,8 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
         return TextTable(
             TextRoles("text"), [TextRow(text, f"{files[0].path}, line {number}") for number, text in lines]
         )
+    if not options.columns and all(has_paragraphs(file, options.encoding) for file in files):
+        return TextTable(TextRoles("question", "paragraph"), _read_paragraphs(path, options))
     roles = find_roles(path, options)
     if not options.columns and (unread := _find_sentences(path, roles.ignored, options)):
         warnings.warn(f"{path}: not read: the texts of {list_names(unread)}; to read them, {WAY_OUT}", stacklevel=1)
@@ -165,6 +169,20 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
     if roles.positive is not None and roles.label is not None:
         return TextTable(replace(roles, score=roles.label, label=None), _labels_to_scores(rows, roles))
     return TextTable(roles, rows)
+
+
+def _read_paragraphs(path: str, options: TableOptions) -> list[TextRow]:
+    """Return SQuAD's questions with their paragraphs; one without an answer has no paragraph that belongs to it."""
+    form = QuestionFormat(options.encoding, options.format)
+    examples = [*read_questions(path, form=form)]
+    rows = [TextRow(one.question, one.location, (one.context,)) for one in examples if one.answers]
+    if not rows:
+        raise ValueError(
+            f"{path}: no question has an answer, so that none belongs to its paragraph; is it the right file?"
+        )
+    if unanswered := len(examples) - len(rows):
+        warnings.warn(f"{path}: {unanswered:,} questions without an answer left out", stacklevel=1)
+    return rows
 
 
 def find_roles(path: str, options: TableOptions) -> TextRoles:

@@ -8,15 +8,12 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from bertwright.base.settings import did_you_mean
 from bertwright.tables.neighbours import is_retrieval_folder
-from bertwright.tables.question_files import QuestionFormat, read_questions
 from bertwright.tables.retrieval_folders import RetrievalSet, read_retrieval_folder
 from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
 from bertwright.tasks import embedding_scores
 from bertwright.tasks.embedding_data import find_kind
 from bertwright.tasks.embedding_scores import Embed, VectorScores
 from bertwright.tasks.ranking_examples import group_queries
-from bertwright.text.decoding import ReadStats, TextCodec, decode_blocks
-from bertwright.text.sources import find_file
 
 Kind = Literal["retrieval", "similarity", "pairs", "triplets", "classes", "translations", "reranking"]
 TRANSLATED = {"english", "non_english", "source", "target", "src", "tgt"}  # columns of translations
@@ -35,7 +32,7 @@ class LabeledTexts(NamedTuple):
 def read_labeled_texts(
     paths: Sequence[str], options: TableOptions, split: str = "test", kind: str | None = None
 ) -> LabeledTexts:
-    """Read a folder in BEIR's layout, questions in SQuAD's, or tables; a `kind` replaces what their columns say.
+    """Read a folder in BEIR's layout, or tables; a `kind` replaces what their columns say.
 
     Raises ValueError for data without labels, and for a kind that the columns do not allow.
     """
@@ -45,8 +42,6 @@ def read_labeled_texts(
         if len(paths) > 1 or kind not in (None, "retrieval"):
             raise ValueError(f"{paths[0]}: a folder with corpus.jsonl is scored by itself, as retrieval")
         return _describe_retrieval(read_retrieval_folder(Path(paths[0]), split), f"split {split}")
-    if all(map(_has_paragraphs, paths)) and not options.columns:
-        return _describe_retrieval(_questions_as_retrieval(paths, options), "question → paragraph")
     if kind == "translations" and len(paths) == 2:
         rows, roles = _read_parallel(paths, options), f"{paths[0]} → {paths[1]}"
     else:
@@ -100,23 +95,6 @@ def _describe_retrieval(found: RetrievalSet, what: str) -> LabeledTexts:
     judged = sum(map(len, found.judgements.values()))
     numbers = f"{len(found.queries):,} queries, {len(found.documents):,} documents, {judged:,} judgements"
     return LabeledTexts("retrieval", found, f"retrieval, {numbers} ({what})")
-
-
-def _has_paragraphs(path: str) -> bool:
-    """Return whether a file begins as SQuAD's JSON does."""
-    if ".json" not in path or ".jsonl" in path:
-        return False
-    return '"paragraphs"' in next(decode_blocks(find_file(path), TextCodec(), ReadStats()), "")
-
-
-def _questions_as_retrieval(paths: Sequence[str], options: TableOptions) -> RetrievalSet:
-    """Return questions with their paragraphs as documents."""
-    rows = [
-        TextRow(example.question, example.location, (example.context,))
-        for path in paths
-        for example in read_questions(path, form=QuestionFormat(options.encoding))
-    ]
-    return embedding_scores.rows_as_retrieval(rows)
 
 
 def _read_parallel(paths: Sequence[str], options: TableOptions) -> list[TextRow]:
