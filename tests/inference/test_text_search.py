@@ -187,6 +187,19 @@ def test_graded_positives_never_become_negatives(tmp_path: Path, one_layer_folde
     assert not {TEXTS[0], TEXTS[9]} & found
 
 
+@pytest.mark.parametrize("part", ["", "qrels/test.tsv"])
+def test_documents_of_a_retrieval_set_become_negatives(
+    tmp_path: Path, folder: Path, one_layer_folder: Path, part: str
+) -> None:
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\n")
+    rules = MiningRules(number=1, margin=0, to_rank=5)
+    output = tmp_path / "mined.jsonl"
+    mine_negatives(MineSettings(str(one_layer_folder), (str(folder / part),), output, by="bm25", rules=rules))
+    (row,) = [json.loads(line) for line in output.read_text().splitlines()]
+    assert (row["anchor"], row["positive"]) == (NOUNS[0], TEXTS[0])
+    assert row["negative_1"] in TEXTS[1:]
+
+
 def test_explanation_sums_to_the_cosine(tmp_path: Path, one_layer_folder: Path, reporter: TerminalReporter) -> None:
     model = bertwright.load(one_layer_folder, "cpu")
     explanation = model.explain("The bear sees .", "A wolf ?")

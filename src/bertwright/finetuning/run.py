@@ -186,9 +186,10 @@ class FinetuneRun:
             source = f"weights of step {state.optimizer.steps:,}"
         steps = settings.num_steps(state.train.encoded.num_items)
         patient = tuning.patience is not None
+        best = f", best by {state.task.metric}" if state.dev else ""
         self.reporter.record(
             Fields(
-                {"task": f"{name if name == kind else f'{name} ({kind})'}, best by {state.task.metric}"}
+                {"task": f"{name if name == kind else f'{name} ({kind})'}{best}"}
                 | labels
                 | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
                 | {"head": state.head}

@@ -18,8 +18,8 @@ from bertwright.search.bm25 import Bm25
 from bertwright.search.exact_search import find_nearest, score_pairs
 from bertwright.search.mining import Collection, Mined, MiningCounts, Pair, Rescore, by_anchor, group_positives, mine
 from bertwright.tables.retrieval_folders import read_documents
-from bertwright.tables.text_roles import read_text_table
 from bertwright.tasks.embedding import Embedding
+from bertwright.tasks.embedding_data import RetrievalExample, as_rows
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY, Embed
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.training.context import ExecutionContext, execution_context
@@ -32,11 +32,13 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
     """Write the pairs with their negatives; return what was counted. Raises ValueError for rows without a positive."""
     task = settings.overrides.apply_to(Embedding())
     assert isinstance(task, Embedding)
-    rows = [row for path in settings.train for row in read_text_table(path, task.table_options).rows]
-    pairs = [Pair(row.anchor, text) for row in rows for text in row.positives if row.score is None or row.score >= 1]
+    examples = [example for path in settings.train for example in task.read(path)]
+    rows = [row for row in as_rows(examples) if row.score is None or row.score >= 1]
+    pairs = [Pair(row.anchor, text) for row in rows for text in row.positives]
     if not pairs:
         raise ValueError(f"{settings.train[0]}: no row has an anchor and a positive; name them with --columns")
-    corpus = [text for path in settings.corpus for _, text in read_documents(path, encoding=task.encoding)]
+    corpus = [text for one in examples if isinstance(one, RetrievalExample) for text in one.data.documents.values()]
+    corpus += [text for path in settings.corpus for _, text in read_documents(path, encoding=task.encoding)]
     texts = Collection.of(pairs, corpus)
     anchors = [*dict.fromkeys(pair.anchor.strip() for pair in pairs)]
     with new_file(settings.output) as temporary, execution_context(settings.device) as context:

@@ -86,7 +86,8 @@ class MineSettings:
     model: Positional[str]
     """Model of text vectors: a folder, a run's folder, or a hub name."""
     train: tuple[str, ...]
-    """Files of pairs, as finetune --task embedding reads them."""
+    """Files of pairs, as finetune --task embedding reads them; all documents of a folder in BEIR's layout may become
+    negatives."""
     output: Path
     """New .jsonl file: anchor, positive, negative_1 and so on, as finetune reads it."""
     corpus: tuple[str, ...] = ()
