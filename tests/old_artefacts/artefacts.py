@@ -236,12 +236,21 @@ def estimator_answers(name: str) -> Any:
     return plain(estimator.predict([text.split(" ") for text in TEXTS] if name == "BertTagger" else TEXTS))
 
 
+def search_answers() -> Any:
+    """Return what an index finds for texts, by vectors, by words and by both."""
+    index = bertwright.SearchIndex.open("searched/index", bertwright.load("searched/vectors", "cpu"))
+    return {by: plain(index.search(TEXTS, 3, by)) for by in ("vectors", "bm25", "fusion")}
+
+
 VOCABULARIES = ("wordpiece", "byte-pair", "words", "lowercase-words")
 VECTORS = ("skip-gram", "fasttext", "glove")
 OPENED: dict[str, Callable[[], Any]] = {
     **{f"{name} vocabulary": partial(token_ids, Path("vocabularies") / name, TEXTS) for name in VOCABULARIES},
     **{f"{name} vectors": partial(vector_answers, Path("vectors") / name) for name in VECTORS},
     **{f"{name} pickle": partial(estimator_answers, name) for name in ESTIMATORS},
+    "text vectors": partial(model_answers(("embed", TEXTS)), Path("searched/vectors")),
+    "re-ranker": partial(model_answers(("rank", TEXTS[0], TEXTS[1:])), Path("searched/reranker")),
+    "index": search_answers,
 }
 """Functions that open an old file and ask it, by the name of the answer."""
 

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from artefacts import (
     ARCHIVES,
+    DEVICE,
     ESTIMATORS,
     HERE,
     OPENED,
@@ -71,10 +72,12 @@ def make_archives() -> None:
             print(f"{artefact.name} ...", flush=True)
             make_run(artefact)
     make_pickles()
+    make_text_vectors()
     for name in ("inputs", "tables", "vocabularies", "stores", "vectors", "pickles"):
         pack(ARCHIVES / f"{name}.tar.xz", Path(name))
     for artefact in (*RUNS, *SWEEPS):
         pack(ARCHIVES / f"{artefact.name}.tar.xz", artefact.stopped, artefact.finished)
+    pack(ARCHIVES / "text-vectors.tar.xz", Path("searched"))
 
 
 def make_store(algorithm: str) -> None:
@@ -102,6 +105,17 @@ def make_pickles() -> None:
     Path("pickles").mkdir()
     for name in ESTIMATORS:
         Path(f"pickles/{name}.pickle").write_bytes(pickle.dumps(fit_estimator(name)))
+
+
+def make_text_vectors() -> None:
+    """Train text vectors and a re-ranker, and build an index in both precisions."""
+    rated = ["--train", "inputs/train.tsv", "--columns", "anchor=text", "positive=other", "score=score"]
+    shared = ["--model", "finished/bert", "--epochs", "1", "--learning-rate", "0.003", *DEVICE]
+    check_command("finetune", "--task", "embedding", *rated, *shared, "--run", "searched/vectors")
+    mse = ["--ranking-loss", "mse"]
+    check_command("finetune", "--task", "reranking", *rated, *mse, *shared, "--run", "searched/reranker")
+    build = ["--index", "searched/index", "--column", "text", "--precision", "both", *DEVICE]
+    check_command("search", "build", "searched/vectors", "inputs/dev.tsv", *build)
 
 
 def make_run(artefact: Artefact) -> None:
