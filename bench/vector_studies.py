@@ -122,7 +122,7 @@ def run_scifact(study: Study) -> Record:
 
 def run_german(study: Study) -> Record:
     run, captions, tatoeba = study.work / "run", study.data / "multi30k", study.data / "tatoeba" / "tatoeba.deu-eng."
-    texts = ("--translations", captions / "train.en", captions / "train.de", "--epochs", 4, "--seed", study.seed)
+    texts = ("--translations", captions / "train.en", captions / "train.de", "--epochs", 2, "--seed", study.seed)
     call("distill", study.model, "--student", study.model, *texts, "--run", run)
     against = ("--compare", study.model)
     test = [captions / f"test_2016_flickr.{language}" for language in ("en", "de")]

@@ -17,6 +17,8 @@ from transformers import RobertaConfig, RobertaModel
 import bertwright
 from bertwright.cli.main import run
 from bertwright.cli.render.terminal import TerminalReporter
+from bertwright.finetuning.run import finetune
+from bertwright.finetuning.settings import FinetuneSettings
 from bertwright.inference.bert import Bert
 from bertwright.inference.evaluate import EvaluateSettings, evaluate
 from bertwright.inference.explain import ExplainSettings, explain
@@ -29,6 +31,8 @@ from bertwright.interop.sentence_modules import Dense, SentenceModules
 from bertwright.search.bm25 import Bm25
 from bertwright.search.mining import MiningRules
 from bertwright.search.vector_index import Document
+from bertwright.tables.retrieval_folders import read_documents
+from bertwright.tasks.presets import TaskSettings
 from bertwright.vocabulary.open_tokenizer import open_tokenizer
 from helpers import CPU, read_output
 from trained_tokenizers import write_tokenizer
@@ -99,7 +103,7 @@ def test_index_is_built_and_queried_by_commands(
     assert re.search(r"documents +10\n +vectors +[0-9]+ numbers each, float32\n +BM25 +yes", read_output(reporter))
     with pytest.raises(ValueError, match="already an index of 10 documents; --append"):
         build(SearchBuildSettings(str(one_layer_folder), (str(folder),), index, device=CPU))
-    with pytest.raises(ValueError, match="no index that says"):
+    with pytest.raises(ValueError, match="no such index; make one"):
         query(SearchQuerySettings(tmp_path / "none", ("a",), device=CPU))
 
 
@@ -121,10 +125,10 @@ def test_another_model_does_not_open_an_index(tmp_path: Path, one_layer_folder: 
     model = bertwright.load(one_layer_folder, "cpu")
     bertwright.SearchIndex.build(model, TEXTS, tmp_path / "index")
     prompted = Bert(model.model, model.tokenizer, modules=SentenceModules(("mean",), prompts={"query": "The "}))
-    with pytest.raises(ValueError, match="its vectors are another model's: its prompts is"):
+    with pytest.raises(ValueError, match=r"another model's \(prompts: "):
         bertwright.SearchIndex.open(tmp_path / "index", prompted)
     next(model.model.parameters()).data[0] += 1
-    with pytest.raises(ValueError, match="its weights is"):
+    with pytest.raises(ValueError, match=r"another model's \(weights: "):
         bertwright.SearchIndex.open(tmp_path / "index", model)
 
 
@@ -276,7 +280,45 @@ def test_texts_at_the_margin_are_shown_once_for_copies_of_a_pair(
     pairs.write_text("".join(json.dumps(row) + "\n" for row in rows * 3))
     rules = MiningRules(1, margin=0.9)
     output = tmp_path / "mined.jsonl"
-    mine_negatives(MineSettings(str(one_layer_folder), (str(pairs),), output, by="bm25", rules=rules), reporter)
+    with pytest.raises(ValueError, match="no row has a negative"):
+        mine_negatives(MineSettings(str(one_layer_folder), (str(pairs),), output, by="bm25", rules=rules), reporter)
+    assert not output.exists()
     anchors = re.findall(r"^ +anchor +(\w+)$", read_output(reporter), re.MULTILINE)
     assert sorted(anchors) == sorted({*anchors} & {*NOUNS})
     assert anchors
+
+
+def test_lists_and_files_of_a_folder_are_documents(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    rows = [{"answer": ["One .", "Two ."]}, {"answer": "Three ."}]
+    (tmp_path / "docs" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "docs" / "b.txt").write_text("Four .\n")
+    read = {Path(name).name: text for name, text in read_documents(str(tmp_path / "docs"), "answer")}
+    assert read == {"a.jsonl:1.1": "One .", "a.jsonl:1.2": "Two .", "a.jsonl:2": "Three .", "b.txt:1": "Four ."}
+
+
+def test_a_reranker_has_no_vectors_to_search_and_another_model_does_not_rerank(
+    tmp_path: Path, one_layer_folder: Path
+) -> None:
+    rows = [{"query": "a", "text": text, "label": number % 2} for number, text in enumerate(TEXTS)]
+    train = tmp_path / "train.jsonl"
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = tmp_path / "run"
+    given = {"model": str(one_layer_folder), "run": run, "epochs": 1, "linear_floor": False, "device": CPU}
+    finetune(FinetuneSettings(task=TaskSettings("reranking", train=(str(train),)), **given))
+    with pytest.raises(ValueError, match="a re-ranker has no vectors of texts"):
+        build(SearchBuildSettings(str(run), (str(train),), tmp_path / "index", device=CPU))
+    build(SearchBuildSettings(str(one_layer_folder), (str(train),), tmp_path / "index", device=CPU))
+    settings = SearchQuerySettings(tmp_path / "index", ("deer",), reranker=str(one_layer_folder), device=CPU)
+    with pytest.raises(ValueError, match="no re-ranker; train one"):
+        query(settings)
+    assert query(replace(settings, reranker=str(run)))[0]
+    one_layer_folder.rename(tmp_path / "moved")
+    with pytest.raises(ValueError, match="its model is not at"):
+        query(replace(settings, reranker=None))
+    assert query(replace(settings, reranker=None, model=str(tmp_path / "moved")))[0]
+
+
+def test_ids_that_occur_twice_are_refused(tmp_path: Path, one_layer_folder: Path) -> None:
+    with pytest.raises(ValueError, match="'1' occurs twice"):
+        bertwright.SearchIndex.build(bertwright.load(one_layer_folder), TEXTS[:2], tmp_path / "index", ids=["1", "1"])

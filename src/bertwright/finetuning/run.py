@@ -191,7 +191,7 @@ class FinetuneRun:
             Fields(
                 {"task": f"{name if name == kind else f'{name} ({kind})'}{best}"}
                 | labels
-                | {"model": f"{config}, {config.num_parameters:,} parameters, {source}"}
+                | {"model": f"{config}, {state.model.num_parameters:,} parameters, {source}"}
                 | {"head": state.head}
                 | state.task.describe_training(state.train.examples)
                 | self.describe_weights()
@@ -340,6 +340,8 @@ class FinetuneRun:
         for name, result in self.best.items():
             for warning in result.task.single_class_warnings(result.predictions):
                 self.reporter.note(f"{name}: {warning}; try more --epochs, or another --learning-rate")
+        if report["best_step"] == 0 and count > 1:
+            self.reporter.note("no step had a better dev score than the weights before training, which are the result")
         for split, gain in report.get("gain", {}).items():
             interval = f", 95 % interval {100 * gain['low']:+.2f} to {100 * gain['high']:+.2f}" if "low" in gain else ""
             change = f"{split}: {report['metric']} {100 * gain['mean']:+.2f} by training"

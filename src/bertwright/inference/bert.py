@@ -555,8 +555,9 @@ def predict_examples(bert: Bert, task: Task[E, P], examples: Sequence[E]) -> Ite
 
 def embedding_warnings(counts: InputCounts) -> list[str]:
     """Describe how texts did not suit a model whose vectors were computed."""
-    share = f"{counts.truncated:,} of {counts.examples:,} texts lose tokens, as with sentence-transformers; "
-    truncated = [f"{share}a pooling of your choice reads them whole"] if counts.truncated else []
+    share = f"{counts.truncated:,} of {counts.examples:,} texts lose tokens"
+    reason = "they are longer than max_seq_length in the model's sentence_bert_config.json"
+    truncated = [f"{share}: {reason}; embed with a pooling of your choice reads them whole"] if counts.truncated else []
     return truncated + counts.vocabulary_warnings()
 
 
@@ -600,6 +601,14 @@ def load(
 def load_in(context: ExecutionContext, name: str | Path) -> Bert:
     """Load a model as `load` does, on the device and in the dtype of a command."""
     return _warn_of_layers(open_in(context, name), name)
+
+
+def load_reranker(context: ExecutionContext, name: str | Path) -> Bert:
+    """Load a re-ranker. Raises ValueError for another model."""
+    model = load_in(context, name)
+    if not isinstance(model.task, Reranking):
+        raise ValueError(f"{name}: no re-ranker; train one with bertwright finetune --task {Reranking.kind}")
+    return model
 
 
 def open_in(context: ExecutionContext, name: str | Path) -> Bert:

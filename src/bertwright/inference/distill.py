@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -132,8 +133,10 @@ def distill(settings: DistillSettings, reporter: Reporter = SILENT) -> Path:
         teacher = open_model(settings.teacher, context.device, context.dtype)
         if settings.static is not None:
             save_static_model(teacher, settings.static, settings.run, reporter)
-            reporter.record(Outputs({"model": settings.run}))
+            example = f"bertwright search build {shlex.quote(str(settings.run))} FILE --index index"
+            reporter.record(Outputs({"model": settings.run, "try it": example}))
             return settings.run
+        check_layers(teacher, settings.layers)
         is_classifier = isinstance(teacher.task, Classification)
         make_task = prepare_logits if is_classifier else prepare_vectors
         task = make_task(settings, teacher, reporter)
@@ -313,11 +316,18 @@ def vector_size_of(student: str) -> int:
     return modules.vector_size(hidden_size) if modules else hidden_size
 
 
+def check_layers(teacher: Bert, layers: Sequence[int]) -> None:
+    """Raise ValueError for a layer that the teacher lacks."""
+    number = teacher.config.num_layers
+    if odd := [layer for layer in layers if not 0 <= layer < number]:
+        raise ValueError(f"--layers: expected 0 to {number - 1}, the layers of the teacher, got {odd[0]}")
+
+
 def save_layers(teacher: Bert, settings: DistillSettings) -> Path:
     """Write a model with some layers of the teacher, in the order given, into the cache; return its folder.
 
     The teacher's digest is in the folder's name, because other teachers may use the same cache.
-    A classifier keeps its head. Raises ValueError for a layer that the teacher lacks.
+    A classifier keeps its head.
     """
     from bertwright.inference.bert import Bert
     from bertwright.models.encoder import EncoderModel
@@ -325,9 +335,7 @@ def save_layers(teacher: Bert, settings: DistillSettings) -> Path:
     from bertwright.tasks.classification import Classification
     from bertwright.tasks.task_folder import TaskModel
 
-    encoder, number, layers = teacher.model.encoder, teacher.config.num_layers, settings.layers
-    if odd := [layer for layer in layers if not 0 <= layer < number]:
-        raise ValueError(f"layers: expected 0 to {number - 1}, the layers of the teacher, got {odd[0]}")
+    encoder, layers = teacher.model.encoder, settings.layers
     folder = settings.cache_folder / f"layers-{'-'.join(map(str, layers))}-{digest_model(settings.teacher)[:16]}"
     if folder.exists():
         return folder

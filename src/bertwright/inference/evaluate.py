@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -192,7 +193,9 @@ def _score_floors(
     if settings.floor_train:
         train = [example for path in join_as_glob(settings.floor_train) for example in task.read(path)]
         return score_floors(task, {"train": train}, {"": examples})
-    found = read_training_examples(Path(settings.model))
+    with warnings.catch_warnings():  # training has printed what its files make it say
+        warnings.simplefilter("ignore")
+        found = read_training_examples(Path(settings.model))
     if found is None and floor_names(task):
         text = "no linear floor: the files that the model was trained on are not at hand; name them with --floor-train"
         reporter.record(Line(text, "minor"))

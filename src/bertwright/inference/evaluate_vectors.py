@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertwright.base.files import new_file
 from bertwright.base.reporter import Heading, Line, Reporter, Rows
-from bertwright.inference.bert import embedding_warnings, load_in
+from bertwright.inference.bert import embedding_warnings, load_in, load_reranker
 from bertwright.inference.text_vectors import embed_by_role
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
@@ -144,7 +144,7 @@ def _rerank(
 
     The second is what the evaluator of sentence-transformers does; it flatters.
     """
-    reranker = load_in(context, str(settings.reranker))
+    reranker = load_reranker(context, str(settings.reranker))
     plain, added = dict[str, Sequence[str]](), dict[str, Sequence[str]]()
     with reporter.progress("re-ranking", len(data.queries)) as advance:
         for query, text in data.queries.items():
@@ -161,5 +161,5 @@ def _rerank(
 
 def _describe_difference(difference: Difference) -> str:
     interval = difference.interval
-    bounds = f", 95 % interval {interval.low:+.4f} to {interval.high:+.4f}" if interval else ""
-    return f"{difference.mean:+.4f}{bounds} against"
+    bounds = f", 95 % interval {100 * interval.low:+.2f} to {100 * interval.high:+.2f}" if interval else ""
+    return f"{100 * difference.mean:+.2f}{bounds} against"

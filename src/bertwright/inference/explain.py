@@ -80,8 +80,11 @@ def _figure(explanation: Explanation) -> Figure:
     rows, columns = explanation.matrix.shape
     figure = Figure(figsize=(columns * INCHES + 2, rows * INCHES + 2), layout="constrained")
     panel, bound = figure.subplots(), float(np.abs(explanation.matrix).max())
-    panel.imshow(explanation.matrix, vmin=-bound, vmax=bound, cmap="RdBu")
-    panel.set_title(f"cosine {explanation.cosine:.3f}")
+    image = panel.imshow(explanation.matrix, vmin=-bound, vmax=bound, cmap="RdBu")
+    figure.colorbar(image, shrink=0.8, label="share of the cosine")
+    panel.set_title(f"cosine {explanation.cosine:.4f}")
+    panel.set_xlabel("text")
+    panel.set_ylabel("query")
     panel.set_xticks(range(columns), explanation.text_words, rotation=90, **text_style())
     panel.set_yticks(range(rows), explanation.query_words, **text_style())
     return figure

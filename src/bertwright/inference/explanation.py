@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from bertwright.inference.text_vectors import encode_sentences, role_prompt
+from bertwright.inference.text_vectors import check_has_vectors, encode_sentences, role_prompt
 from bertwright.interop.sentence_modules import MEAN, Dense, SentenceModules
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY
 from bertwright.tasks.prediction import prediction_batches
@@ -42,6 +42,7 @@ def compute_explanation(model: Bert, query: str, text: str) -> Explanation:
     Raises ValueError for another pooling than the mean, for layers that are not linear, and for a text that is longer
     than the model reads.
     """
+    check_has_vectors(model)
     modules = model.choose_modules(None) or MEAN
     if modules.modes != ("mean",):
         raise ValueError(f"explain: expected mean pooling, whose vectors are sums, got {' and '.join(modules.modes)}")

@@ -11,7 +11,7 @@ import numpy as np
 from bertwright.base.files import new_file
 from bertwright.base.messages import shorten
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
-from bertwright.inference.bert import embedding_warnings, load_in
+from bertwright.inference.bert import embedding_warnings, load_in, load_reranker
 from bertwright.inference.search_settings import MineSettings
 from bertwright.inference.text_vectors import embed_by_role, normalize_vectors
 from bertwright.search.bm25 import Bm25
@@ -38,7 +38,7 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
     if not pairs:
         raise ValueError(f"{settings.train[0]}: no row has an anchor and a positive; name them with --columns")
     corpus = [text for one in examples if isinstance(one, RetrievalExample) for text in one.data.documents.values()]
-    corpus += [text for path in settings.corpus for _, text in read_documents(path, encoding=task.encoding)]
+    corpus += [text for path in settings.corpus for _, text in read_documents(path, settings.column, task.encoding)]
     texts = Collection.of(pairs, corpus)
     anchors = [*dict.fromkeys(pair.anchor.strip() for pair in pairs)]
     with new_file(settings.output) as temporary, execution_context(settings.device) as context:
@@ -54,9 +54,12 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
             for warning in embedding_warnings(read):
                 reporter.note(warning)
         mined, counts = mine(pairs, texts, found, positive_scores, settings.rules, _open_reranker(settings, context))
+        _report(settings, mined, counts, reporter)
+        if counts.none == len(mined):
+            raise ValueError("no row has a negative; give more texts with --corpus, or a smaller --margin")
         lines = [json.dumps(_record(one, settings.scores), ensure_ascii=False) for one in mined if one.negatives]
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    _report(settings, mined, counts, reporter)
+    reporter.record(Line(f"{settings.output}: {len(lines):,} rows"))
     return counts
 
 
@@ -84,7 +87,7 @@ def _search_by_vectors(
 def _open_reranker(settings: MineSettings, context: ExecutionContext) -> Rescore | None:
     if settings.reranker is None:
         return None
-    reranker = load_in(context, settings.reranker)
+    reranker = load_reranker(context, settings.reranker)
 
     def rescore(query: str, texts: Sequence[str]) -> list[float]:
         ranked = reranker.rank(query, texts, top_k=len(texts))
@@ -120,5 +123,3 @@ def _report(settings: MineSettings, mined: Sequence[Mined], counts: MiningCounts
     for (anchor, positive), (positive_score, text, score) in nearest[: settings.show_examples]:
         shown = {"anchor": anchor, f"positive {positive_score:.3f}": positive, f"left out {score:.3f}": text}
         reporter.record(Fields({name: shorten(value) for name, value in shown.items()}))
-    written = sum(bool(one.negatives) for one in mined)
-    reporter.record(Line(f"{settings.output}: {written:,} rows"))

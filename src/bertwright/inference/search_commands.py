@@ -7,7 +7,7 @@ from pathlib import Path
 from bertwright.base.files import read_json
 from bertwright.base.messages import shorten
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
-from bertwright.inference.bert import Bert, load_in
+from bertwright.inference.bert import Bert, load_in, load_reranker
 from bertwright.inference.search_index import SearchIndex, describe_index, write_index
 from bertwright.inference.search_settings import SearchBuildSettings, SearchQuerySettings
 from bertwright.search.vector_index import MODEL, Document, Hit
@@ -35,16 +35,20 @@ def build(settings: SearchBuildSettings, reporter: Reporter = SILENT) -> None:
 
 def query(settings: SearchQuerySettings, reporter: Reporter = SILENT) -> list[list[Hit]]:
     """Print the documents found for each query; return them."""
+    if not settings.index.is_dir():
+        raise ValueError(f"{settings.index}: no such index; make one with bertwright search build")
     name = settings.model or (read_json(settings.index / MODEL) if (settings.index / MODEL).is_file() else None)
     if name is None:
         raise ValueError(f"{settings.index}: no index that says where its model is; name it with --model")
+    if settings.model is None and Path(name).is_absolute() and not Path(name).exists():
+        raise ValueError(f"{settings.index}: its model is not at {name} any more; name it with --model")
     queries = expand_stdin(settings.queries, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
         index = SearchIndex.open(settings.index, load_in(context, name))
         depth = settings.top if settings.reranker else settings.number
         found = index.search(queries, depth, settings.by)
         if settings.reranker:
-            reranker = load_in(context, settings.reranker)
+            reranker = load_reranker(context, settings.reranker)
             found = [rerank(reranker, text, hits, settings.number) for text, hits in zip(queries, found, strict=True)]
     for text, hits in zip(queries, found, strict=True):
         reporter.record(Heading(shorten(text)))

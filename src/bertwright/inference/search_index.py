@@ -10,13 +10,14 @@ from typing import Any, get_args, overload
 import numpy as np
 import torch
 
-from bertwright.base.files import digest_bytes
+from bertwright.base.files import digest_bytes, read_json
 from bertwright.base.reporter import SILENT, Reporter
 from bertwright.inference.bert import Bert, embedding_warnings
 from bertwright.inference.python_inputs import check_text
-from bertwright.inference.text_vectors import embed_by_role, normalize_vectors
+from bertwright.inference.text_vectors import check_has_vectors, embed_by_role, normalize_vectors
 from bertwright.models.pooling import Vectors
 from bertwright.search.vector_index import (
+    MODEL,
     By,
     Document,
     Hit,
@@ -68,7 +69,8 @@ class SearchIndex:
         if {**(known := index.description.model)} != given:
             name = next(name for name in given if known.get(name) != given[name])
             change = describe_change(name, known.get(name), given[name])
-            raise ValueError(f"{index.folder}: its vectors are another model's: {change}; open it with its own model")
+            source = read_json(path) if (path := index.folder / MODEL).is_file() else "its own model"
+            raise ValueError(f"{index.folder}: its vectors are another model's ({change}); open it with {source}")
         return cls(index, model)
 
     @overload
@@ -103,16 +105,21 @@ class SearchIndex:
 def _make_documents(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[Document]:
     """Yield documents. Raises ValueError for a value that is no text, and for numbers of ids and texts that differ."""
     pairs = zip_longest(texts, ids) if ids is not None else ((text, str(place)) for place, text in enumerate(texts, 1))
+    seen = set[str]()
     for place, (text, name) in enumerate(pairs):
         if text is None or name is None:
             raise ValueError(f"ids: expected one for each text, got {place:,} {'texts' if text is None else 'ids'}")
+        if name in seen:
+            raise ValueError(f"ids: {name!r} occurs twice, which would name two texts; give each its own")
+        seen.add(name)
         yield Document(str(name), check_text(text, f"text {place}"))
 
 
 def describe_index(
     model: Bert, dims: int | None, precision: Precision, has_bm25: bool = True, source: str = ""
 ) -> IndexDescription:
-    """Describe an index of a model's vectors. Raises ValueError for more `dims` than a vector has numbers."""
+    """Describe an index of a model's vectors. Raises ValueError for a re-ranker, and for more `dims` than numbers."""
+    check_has_vectors(model)
     size = model.vector_size()
     if dims is not None and not 0 < dims <= size:
         raise ValueError(f"dims: expected 1 to {size}, the numbers of a vector, got {dims}")

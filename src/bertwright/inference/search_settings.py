@@ -77,6 +77,10 @@ class SearchQuerySettings:
         check_minimum(self, 1, "number", "top")
         if not self.queries:
             raise ValueError('no query given; for example: bertwright search query index "a question"')
+        if not all(query.strip() for query in self.queries):
+            raise ValueError("an empty query finds nothing; write what is looked for")
+        if self.reranker is None and self.top != type(self).top:
+            raise ValueError(f"top = {self.top}: there is no --reranker to read them; for the documents, use --number")
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,8 @@ class MineSettings:
     """New .jsonl file: anchor, positive, negative_1 and so on, as finetune reads it."""
     corpus: tuple[str, ...] = ()
     """Files of further texts that may become negatives, as search build reads them; the positives always may."""
+    column: str = "text"
+    """Column with the text, in tables of --corpus."""
     by: Literal["vectors", "bm25"] = "vectors"
     """Search that finds the candidates."""
     rules: MiningRules = field(default_factory=MiningRules)

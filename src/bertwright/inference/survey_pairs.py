@@ -115,6 +115,6 @@ def measure_texts(split: SplitData) -> Rows:
         of_role = lengths[roles == role]
         if len(of_role):
             cut = int(split.encoded.labels[roles == role, 3].sum())
-            quartiles = (f"{value:,.0f}" for value in np.quantile(of_role, [0.5, 0.9, 1]))
-            table.append((name, f"{len(of_role):,}", *quartiles, f"{cut:,}"))
+            median, most, longest = (f"{value:,.0f}" for value in np.quantile(of_role, [0.5, 0.9, 1]))
+            table.append((name, f"{len(of_role):,}", median, most, f"{'over ' * bool(cut)}{longest}", f"{cut:,}"))
     return Rows(("tokens of", "texts", "median", "90 %", "longest", "cut"), table)

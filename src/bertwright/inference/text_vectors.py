@@ -21,6 +21,7 @@ from bertwright.models.pooling import Ints, Vectors, merge_windows, pool_states
 from bertwright.tasks.embedding_scores import Embed
 from bertwright.tasks.encoded import Encoded
 from bertwright.tasks.prediction import prediction_batches, split_into_chunks
+from bertwright.tasks.reranking import Reranking
 from bertwright.tasks.truncation import NO_LABELS, SegmentTokens, encode_segments
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.training.loop import check_finite_outputs
@@ -42,6 +43,15 @@ class Windows(NamedTuple):
     starts: Ints  # P  offset of the window's content in the flat ids
     sizes: Ints  # P  tokens of its content, without [CLS] and [SEP]
     first_of_text: Ints  # N  index of each text's first window
+
+
+def check_has_vectors(model: Bert) -> None:
+    """Raise ValueError for a re-ranker, whose states were trained for pairs alone."""
+    if model.task is not None and model.task.kind == Reranking.kind:
+        raise ValueError(
+            "a re-ranker has no vectors of texts: build the index with a model of vectors, and name the re-ranker in "
+            "search query … --reranker"
+        )
 
 
 def compute_vectors(

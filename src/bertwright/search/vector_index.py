@@ -193,7 +193,7 @@ def describe_change(name: str, before: Any, after: Any) -> str:
     if name == "model":
         name = next((key for key in after if before.get(key) != after[key]), name)
         before, after = before.get(name), after.get(name)
-    return f"its {name} is {before!r}, not {after!r}"
+    return f"{name}: {before!r} there, {after!r} here"
 
 
 def _append(

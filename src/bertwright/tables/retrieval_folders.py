@@ -18,7 +18,7 @@ from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, format_label, parse_number, read_rows
 from bertwright.tables.text_roles import TableOptions, read_text_table
-from bertwright.text.sources import list_inputs, split_suffixes
+from bertwright.text.sources import InputFile, list_inputs
 
 QUERIES = "queries.jsonl"
 ID_NAMES = ("_id", "id")  # columns with the id of a document
@@ -71,36 +71,47 @@ def read_retrieval_folder(folder: Path, split: str = "test") -> RetrievalSet:
 
 
 def read_documents(path: str, column: str = "text", encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
-    """Yield id and text of each document: of a folder in BEIR's layout, a table, SQuAD's JSON, or the lines of a .txt.
+    """Yield id and text of each document: of a folder in BEIR's layout, tables, SQuAD's JSON, or lines of .txt files.
 
     A table's ids are in `_id` or `id`; else they are name of file and number, as in docs.txt:1, because an index may
-    have several files. Its `title` comes before the text.
+    have several files. Of a list of texts, each is a document, whose id ends with its place, as in docs.csv:1.2. A
+    table's `title` comes before the text.
     """
     corpus = find_compressed(Path(path), CORPUS)
     if corpus is not None:
         yield from _read_texts(corpus, "document")
         return
-    if split_suffixes(path)[0] == ".txt":
-        rows = read_text_table(path, TableOptions(encoding=encoding)).rows
-        yield from ((f"{Path(path).name}:{number}", row.anchor) for number, row in enumerate(rows, 1))
+    files = list_inputs([path], formats=TABLE_FORMATS)
+    for file in files:
+        name = Path(path).name if len(files) == 1 else file.path
+        yield from _read_file(file, name, column, encoding)
+
+
+def _read_file(file: InputFile, file_name: str, column: str, encoding: str) -> Iterator[tuple[str, str]]:
+    """Yield id and text of each document of one file."""
+    if has_paragraphs(file, encoding):
+        paragraphs = dict.fromkeys(one.context for one in read_questions(file.path, False, QuestionFormat(encoding)))
+        yield from ((f"{file_name}:{number}", text) for number, text in enumerate(paragraphs, 1))
         return
-    if all(has_paragraphs(file, encoding) for file in list_inputs([path], formats=TABLE_FORMATS)):
-        paragraphs = dict.fromkeys(one.context for one in read_questions(path, False, QuestionFormat(encoding)))
-        yield from ((f"{Path(path).name}:{number}", text) for number, text in enumerate(paragraphs, 1))
+    if file.format == ".txt":
+        rows = read_text_table(file.path, TableOptions(encoding=encoding)).rows
+        yield from ((f"{file_name}:{number}", row.anchor) for number, row in enumerate(rows, 1))
         return
     schema = TableSchema(
         (), (column,), hint="name it with --column", dialect="plain", allow_nulls=True, encoding=encoding
     )
-    names = column_names(path, schema)
+    names = column_names(file.path, schema)
     name = next((one for one in ID_NAMES if one in names), None)
     others = tuple(one for one in ("title", name) if one in names and one is not None)
-    for number, (location, values) in enumerate(read_rows(path, replace(schema, values=(column, *others))), 1):
+    read = read_rows(file.path, replace(schema, values=(column, *others)))
+    for number, (location, values) in enumerate(read, 1):
         given = dict(zip((column, *others), values, strict=True))
-        text = given[column]
-        if not isinstance(text, str) or not text.strip():
+        identifier = format_label(given[name], name, location) if name is not None else f"{file_name}:{number}"
+        texts = given[column] if isinstance(given[column], list) else [given[column]]
+        if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
             raise ValueError(f"{location}: no text in {column!r}; fill it in, or delete the row")
-        identifier = format_label(given[name], name, location) if name is not None else f"{Path(path).name}:{number}"
-        yield identifier, join_title(given.get("title"), text)
+        for place, text in enumerate(texts, 1):
+            yield identifier if len(texts) == 1 else f"{identifier}.{place}", join_title(given.get("title"), text)
 
 
 def _require(folder: Path, name: str) -> str:

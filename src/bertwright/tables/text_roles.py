@@ -152,7 +152,8 @@ def read_text_table(path: str, options: TableOptions = TableOptions()) -> TextTa
         return TextTable(TextRoles("question", "paragraph"), _read_paragraphs(path, options))
     roles = find_roles(path, options)
     if not options.columns and (unread := _find_sentences(path, roles.ignored, options)):
-        warnings.warn(f"{path}: not read: the texts of {list_names(unread)}; to read them, {WAY_OUT}", stacklevel=1)
+        example = f"name the columns, as in --columns anchor={roles.anchor} positive={unread[0]}"
+        warnings.warn(f"{path}: not read: the texts of {list_names(unread)}; to read them, {example}", stacklevel=1)
     optional: tuple[str, ...] = ()
     if not any(ROW_FORMATS[file.format].has_same_columns for file in files):
         if roles.positive is not None and roles.score is None and roles.label is None and not options.columns:

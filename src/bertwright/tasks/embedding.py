@@ -92,7 +92,7 @@ class Embedding(RoleTask[Example, TextVectors]):
     kind: ClassVar[str] = "embedding"
     base_learning_rate: ClassVar[float | None] = LEARNING_RATE
     inference_call: ClassVar[str] = "embed(texts)"
-    example_command: ClassVar[str] = "embed {} --inputs FILE --output vectors.npy"
+    example_command: ClassVar[str] = "search build {} FILE --index index"
     scores_before_training: ClassVar[bool] = True
     reads_pooler: ClassVar[bool] = False
 
@@ -279,7 +279,7 @@ class Embedding(RoleTask[Example, TextVectors]):
         texts = {text.strip() for row in rows for text in row.texts}
         return {
             "loss": ", ".join([f"{self.vector_loss}: {FORMULAS[self.vector_loss or '']}", *scaled, *options]),
-            "rows": f"{len(rows):,} with {len(texts):,} different texts, as {shorten(self.show_roles(rows[0]))}",
+            "rows": f"{len(rows):,} with {len(texts):,} different texts, as {self.show_roles(rows[0])}",
             "vectors": f"{self.size} numbers; prompts: {', '.join(map(repr, self.prompts)) or 'none'}",
         }
 
@@ -288,7 +288,7 @@ class Embedding(RoleTask[Example, TextVectors]):
         gold = {} if row.score is None else {"score": f"{row.score:g}"}
         named = {"anchor": row.anchor, "positive": " | ".join(row.positives), "negative": " | ".join(row.negatives)}
         named |= gold | ({} if row.label is None else {"label": row.label})
-        return ", ".join(f"{role} {text!r}" for role, text in named.items() if text)
+        return ", ".join(f"{role} {shorten(text)!r}" for role, text in named.items() if text)
 
     def item_order(
         self, encoded: Encoded, examples: Sequence[Example], batch_size: int, seed: int

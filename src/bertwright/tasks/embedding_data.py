@@ -141,7 +141,7 @@ def choose_loss(name: str | None, rows: Sequence[TextRow]) -> LossName:
     if kind in ("similarity", "pairs") and len({row.score for row in rows}) == 1:
         raise ValueError(
             f"{rows[0].location}: from there on all {len(rows):,} rows have the score {rows[0].score:g}, which is no "
-            "order to learn; name another column, as in --columns anchor=a positive=b score=c"
+            "order to learn; name another score, or leave it out, as in --columns anchor=a positive=b"
         )
     if kind == "classes" and len({row.label for row in rows}) == 1:
         raise ValueError(

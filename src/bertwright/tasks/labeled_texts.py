@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from bertwright.base.settings import did_you_mean
 from bertwright.tables.neighbours import is_retrieval_folder
 from bertwright.tables.retrieval_folders import RetrievalSet, read_retrieval_folder
+from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.text_roles import TableOptions, TextRow, read_text_table
 from bertwright.tasks import embedding_scores
 from bertwright.tasks.embedding_data import find_kind
 from bertwright.tasks.embedding_scores import Embed, VectorScores
 from bertwright.tasks.ranking_examples import group_queries
+from bertwright.text.sources import format_of
 
 Kind = Literal["retrieval", "similarity", "pairs", "triplets", "classes", "translations", "reranking"]
 TRANSLATED = {"english", "non_english", "source", "target", "src", "tgt"}  # columns of translations
@@ -98,8 +101,15 @@ def _describe_retrieval(found: RetrievalSet, what: str) -> LabeledTexts:
 
 
 def _read_parallel(paths: Sequence[str], options: TableOptions) -> list[TextRow]:
-    """Return line n of two files as a pair. Raises ValueError for files of different lengths."""
-    first, second = (read_text_table(path, options).rows for path in paths)
+    """Return line n of two files as a pair; one with a suffix such as .de has a text per line.
+
+    Raises ValueError for files of different lengths.
+    """
+    lines = replace(options, format="txt")
+    first, second = (
+        read_text_table(path, options if options.format or format_of(path) in TABLE_FORMATS else lines).rows
+        for path in paths
+    )
     if len(first) != len(second):
         raise ValueError(f"{paths[0]} and {paths[1]}: {len(first):,} and {len(second):,} texts; expected equal numbers")
     return [row._replace(positives=(other.anchor,)) for row, other in zip(first, second, strict=True)]

@@ -45,6 +45,7 @@ class Reranking(RoleTask[RankingExample, tuple[float, ...]]):
 
     kind: ClassVar[str] = "reranking"
     inference_call: ClassVar[str] = "rank(query, texts)"
+    examples_name: ClassVar[str] = "queries"
     is_regression: ClassVar[bool] = True
     base_learning_rate: ClassVar[float | None] = 2e-5
     head: ClassVar[HeadSpec] = HeadSpec("sequence", 1)

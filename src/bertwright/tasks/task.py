@@ -60,6 +60,8 @@ class Task(ABC, Generic[E, P]):
     """True if the head predicts a number, so that there are no labels to smooth."""
     is_multi_label: ClassVar[bool] = False
     """True if the outputs are labels that do not exclude each other."""
+    examples_name: ClassVar[str] = "examples"
+    """What an example is called in messages."""
     example_command: ClassVar[str] = "predict {} --inputs FILE --output FILE"
     """What the trained model does, as a command after `bertwright`, with {} for its folder."""
     scores_before_training: ClassVar[bool] = False
@@ -199,7 +201,7 @@ class Task(ABC, Generic[E, P]):
         length = getattr(self, self.truncation_option)
         whole = f"raise {self.truncation_option} to keep them whole"
         hint = "the model has no more positions" if length == max_positions else whole
-        share = f"{truncated:,} of {examples:,} examples ({truncated / examples:.1%})"
+        share = f"{truncated:,} of {examples:,} {self.examples_name} ({truncated / examples:.1%})"
         return [f"{share} lose tokens: {self.truncation_option} is {length}; {hint}"]
 
     def passthrough_schema(self, columns: Sequence[str], hint: str) -> TableSchema | None:

@@ -140,12 +140,14 @@ def plot_metrics(run: Path, path: Path, panels: Sequence[PlotPanel], marks: Mapp
             ]
             if kind == "train":
                 points = smooth(drop_short_windows(points))
+                style |= {"marker": "o", "markersize": 3} if len(points) == 1 else {}
             if points:
                 curve = kind.replace("_", " ") + (", long sequences" if name != metric else "")
                 panel.plot(*zip(*points, strict=True), label=curve, **style)
         for step, text in (marks or {}).items():
             panel.axvline(step, color="gray", linestyle="--", linewidth=1.0, label=text)
         panel.set_xlabel("step")
+        panel.xaxis.get_major_locator().set_params(integer=True)
         panel.set_ylabel(label)
         panel.grid(alpha=0.3)
         if panel.lines:
