@@ -228,16 +228,19 @@ def dev_score(table: Mapping[str, Any]) -> float:
 
 
 def run_rerank(study: Study) -> Record:
-    mined, test = study.work / "mined.jsonl", study.work / "test-squad.json"
+    mined, test = study.work / "mined.jsonl", study.work / "test"
     train = ("--train", sample_questions(study, 2_000), "--number", 3, "--output", mined)
     call("mine-negatives", study.model, *train)
     run = study.train(mined, "--epochs", 1, task="reranking")
-    articles = read_articles(study.data / "squad" / "dev-v1.1.json")
-    chosen = {*random.Random(study.seed).sample([*map(json.dumps, questions_of(articles))], 300)}
-    for paragraph in (paragraph for article in articles for paragraph in article["paragraphs"]):
-        pairs = {one["id"]: {"question": one["question"], "passage": paragraph["context"]} for one in paragraph["qas"]}
-        paragraph["qas"] = [one for one in paragraph["qas"] if json.dumps(pairs[one["id"]]) in chosen]
-    test.write_text(json.dumps({"data": articles}), encoding="utf-8")
+    questions = questions_of(read_articles(study.data / "squad" / "dev-v1.1.json"))
+    numbers = {text: number for number, text in enumerate(dict.fromkeys(one["passage"] for one in questions))}
+    chosen = random.Random(study.seed).sample(questions, 300)
+    (test / "qrels").mkdir(parents=True)
+    write_rows(test / "corpus.jsonl", ({"_id": str(number), "text": text} for text, number in numbers.items()))
+    asked = ({"_id": f"q{place}", "text": one["question"]} for place, one in enumerate(chosen))
+    write_rows(test / "queries.jsonl", asked)
+    judged = [f"q{place}\t{numbers[one['passage']]}\t1" for place, one in enumerate(chosen)]
+    (test / "qrels" / "test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]), encoding="utf-8")
     return study.evaluate(study.model, test, "--reranker", run)
 
 
