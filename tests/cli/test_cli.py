@@ -249,7 +249,7 @@ def test_embed_files(at: Path) -> None:
     shown = run_successfully(
         "embed run --inputs rows.jsonl --column body --output b.npy --pooling max --normalize False"
     )
-    assert "1 rows without a text have no vector" in shown
+    assert "1 row without a text: no vector" in shown
     assert np.load(at / "a.npy").shape == np.load(at / "b.npy").shape == (2, 16)
     run_successfully("embed run 'the cook' --output c.npy")
     np.testing.assert_allclose(np.load(at / "c.npy")[0], np.load(at / "a.npy")[1], rtol=1e-5)

@@ -366,7 +366,7 @@ def test_long_and_empty_contexts_are_answered(at: Path) -> None:
 def test_empty_texts_are_reported(at: Path) -> None:
     (at / "odd.tsv").write_text("text\tlabel\n\tdry\nthe bear\twet\n")
     shown = " ".join(run_successfully(f"{CLASSIFY} odd.tsv --dev odd.tsv").split())
-    assert "1 examples have an empty text" in shown
+    assert "1 example has an empty text" in shown
     assert "! odd.tsv: used for training and for scoring" in shown
 
 

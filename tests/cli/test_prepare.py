@@ -23,7 +23,7 @@ def test_skipped_and_unknown_text_is_reported(
     built, printed = run_with_output(bertwright.prepare, settings, columns=80)
     flowing = " ".join(printed.split())
     assert (built.unknown_tokens, built.empty_documents) == (2, 2)
-    assert "! 2 documents without a token" in flowing
+    assert "! skipped: 2 documents without a token" in flowing
     assert "! 2 tokens are [UNK]" in flowing
     assert "! 51 held-out documents" in flowing
     assert built.held_out is not None

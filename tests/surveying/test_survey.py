@@ -205,8 +205,8 @@ PROSE = "The rain fell on the town all day. Nobody went out. The river rose in t
         ("a.txt", "\n\n".join(["A b. " + "QUJD" * 40] * 12), "12 strings of 120 or more letters"),
         ("a.txt", "x" * 100_001 + "\n\nB", "1 lines are longer than 100,000"),
         ("a.txt", "x " * 3_000 + "\n\nB", "longer than 5,990 characters"),
-        ("a.jsonl", '{"text": "A"}\n{"text": null}\n{"text": ""}', "1 rows have no text"),
-        ("a.jsonl", '{"text": "A"}\n{"text": null}\n{"text": ""}', "1 rows are empty or white space"),
+        ("a.jsonl", '{"text": "A"}\n{"text": null}\n{"text": ""}', "1 row has no text"),
+        ("a.jsonl", '{"text": "A"}\n{"text": null}\n{"text": ""}', "1 row is empty or white space"),
     ],
 )
 def test_corpus_triggers_its_warning(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -143,7 +143,7 @@ def test_splits_and_questions_that_are_left_out_are_named(tmp_path: Path) -> Non
     agreed = [{"s": 0, "e": 1}, {"badQuestion": True}]
     questions = [{"q": f"Q{number}?", "consensus": consensus} for number, consensus in enumerate(agreed)]
     path = str(write(tmp_path / "newsqa.json", json.dumps({"data": [{"text": "A mill.", "questions": questions}]})))
-    with pytest.warns(UserWarning, match="1 questions left out, .*question 2"):
+    with pytest.warns(UserWarning, match="1 question left out, .*question 2"):
         assert len(list(QuestionAnswering().read(path))) == 1
 
 

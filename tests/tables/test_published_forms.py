@@ -227,7 +227,7 @@ def test_format_names_what_a_suffix_does_not(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("table", ["text,label,\na mill,x,\nthe river,y,\n", "text,label\na mill,x,,\nthe river,y\n"])
 def test_blank_cells_at_the_end_of_rows_are_ignored_and_counted(tmp_path: Path, table: str) -> None:
-    with pytest.warns(UserWarning, match=r"a\.csv: [12] rows end in blank cells"):
+    with pytest.warns(UserWarning, match=r"a\.csv: (1 row ends|2 rows end) in blank cells"):
         assert rows_of(write(tmp_path / "a.csv", table)) == ROWS
 
 
@@ -426,7 +426,7 @@ def test_texts_of_windows_that_are_read_as_latin_1_are_noticed(tmp_path: Path) -
     for encoding in ("latin-1", "cp1252"):
         task = Classification(encoding=encoding)
         notes = task.warnings(list(task.read(str(path))))
-        assert any("1 examples contain control characters" in note for note in notes) == (encoding == "latin-1")
+        assert any("1 example contains control characters" in note for note in notes) == (encoding == "latin-1")
 
 
 @pytest.mark.filterwarnings("ignore:.*(read as|have the names)")

@@ -196,7 +196,7 @@ def test_an_answer_is_the_label_of_its_ending_and_other_numbers_of_endings_are_l
     # ARC: a few questions count their choices from 1, a few have three or five of them.
     path = write(tmp_path / "train.jsonl", arc("ABC", "A") + arc("ABCD", "C") * 9 + arc("1234", "1") + arc("1234", "4"))
     task = MultipleChoice(prompt="question.stem", endings=("question.choices",), label="answerKey")
-    with pytest.warns(UserWarning, match=r"train\.jsonl: 1 rows left out .* 4 endings .*line 1"):
+    with pytest.warns(UserWarning, match=r"train\.jsonl: 1 row left out.* 4 endings .*line 1"):
         assert [example.label for example in task.read(str(path))] == [2] * 9 + [0, 3]
     write(path, arc("ABCD", "E"))
     with pytest.raises(ValueError, match=r"line 1: .* endings, A, B, C, D, got 'E'"):
@@ -207,7 +207,7 @@ def test_tabs_in_a_csv_without_header_and_sources_at_the_end_of_some_rows_are_re
     rows = ["main\tMSR\t2012\t1\t5.0\tA mill, old.\tA mill.", "main\tMSR\t2012\t4\t0.5\tA.\tB.\tlicense\thttp://x"]
     path = write(tmp_path / "sts-train.csv", "\n".join(rows) + "\n")
     task = Regression(text="6", text_pair="7", label="5", header=False)
-    with pytest.warns(UserWarning, match="1 rows have more columns .* line 2"):
+    with pytest.warns(UserWarning, match="1 row has more columns .* line 2"):
         assert [(e.text, e.text_pair, e.label) for e in task.read(str(path))] == [
             ("A mill, old.", "A mill.", 5.0),
             ("A.", "B.", 0.5),

@@ -190,7 +190,7 @@ def test_impossible_question_may_have_empty_answers_only(tmp_path: Path, answers
 
 def test_repeated_ids_matter_for_predictions_only(tmp_path: Path) -> None:
     path = write(tmp_path, tree(question(), question(question="Who?"), question(id="q2")))
-    with pytest.warns(UserWarning, match=r"dev\.json: 1 questions .*question q1"):
+    with pytest.warns(UserWarning, match=r"dev\.json: 1 question .*question q1"):
         assert [example.id for example in read_questions(path)] == ["q1", "q1", "q2"]
     with pytest.raises(ValueError, match=r'question q1: the id "q1"'):
         list(read_questions(path, labeled=False))
@@ -374,7 +374,7 @@ def test_contradictory_questions_are_left_out_and_counted(tmp_path: Path) -> Non
     with pytest.warns(UserWarning, match=r"2 questions left out, .* 'is_impossible' \(.*q2.*q3\)"):
         assert [example.id for example in read_questions(write(tmp_path, tree(*both)))] == ["q1", "q4"]
     with (
-        pytest.warns(UserWarning, match="1 questions"),
+        pytest.warns(UserWarning, match="1 question left out"),
         pytest.raises(ValueError, match="no questions without contradictions"),
     ):
         list(read_questions(write(tmp_path, tree(both[1]))))

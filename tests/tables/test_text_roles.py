@@ -265,7 +265,7 @@ SQUAD = {
 
 def test_questions_that_have_an_answer_are_read_with_their_paragraph(tmp_path: Path) -> None:
     path = write_file(tmp_path, json.dumps(SQUAD), "squad.json")
-    with pytest.warns(UserWarning, match="1 questions without an answer"):
+    with pytest.warns(UserWarning, match="1 question without an answer"):
         table = read_text_table(path)
     assert [(row.anchor, row.positives) for row in table.rows] == [("What is wet?", ("The river bank is wet.",))]
     assert table.roles.describe() == "anchor = question, positive = paragraph"

@@ -58,6 +58,15 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
+def count_of(number: int, one: str, many: str) -> str:
+    """Return a number before the words for one thing or for several.
+
+    >>> count_of(1, "row has", "rows have"), count_of(1200, "row has", "rows have")
+    ('1 row has', '1,200 rows have')
+    """
+    return f"{number:,} {one if number == 1 else many}"
+
+
 def shorten(text: str) -> str:
     r"""Return a text on one line; of a long one the beginning, with the length of the whole.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bertwright.base.files import digest_file
+from bertwright.base.messages import count_of
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.finetuning.finetune_cost import CostEstimator
 from bertwright.finetuning.finetune_state import (
@@ -373,4 +374,5 @@ def summarize(window: MetricWindow) -> dict[str, float]:
 def _describe(split: SplitData) -> str:
     encoded = split.encoded
     mean = len(encoded.input_ids) / max(len(encoded.lengths), 1)
-    return f"{len(split.examples):,} examples, {len(encoded.lengths):,} sequences of {mean:.0f} tokens on average"
+    examples = count_of(len(split.examples), "example", "examples")
+    return f"{examples}, {len(encoded.lengths):,} sequences of {mean:.0f} tokens on average"

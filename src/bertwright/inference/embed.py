@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bertwright.base.files import check_absent, new_file
-from bertwright.base.messages import shorten
+from bertwright.base.messages import count_of, shorten
 from bertwright.base.npy import NpyWriter
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_minimum, check_not_str
@@ -168,7 +168,9 @@ def _read_files(settings: EmbedSettings, files: Sequence[InputFile], reporter: R
                 advance(stats.bytes_read - last)
                 last = stats.bytes_read
     if skipped := stats.null_values + stats.empty_documents:
-        reporter.note(f"{skipped:,} rows without a text have no vector, so later vectors have smaller numbers")
+        reporter.note(
+            f"{count_of(skipped, 'row', 'rows')} without a text: no vector, so later vectors have smaller numbers"
+        )
 
 
 def _print_cosines(reporter: Reporter, title: str, texts: Sequence[str], cosines: NDArray[np.float32]) -> None:

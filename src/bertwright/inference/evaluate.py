@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertwright.base.files import new_file
+from bertwright.base.messages import count_of
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.base.settings import Positional, check_minimum, check_not_str
 from bertwright.inference.decisions import DecisionSettings, Record, Scored, decide, make_tables
@@ -137,7 +138,7 @@ def evaluate(settings: EvaluateSettings, reporter: Reporter = SILENT) -> dict[st
         if settings.errors is not None and errors_file is not None:
             wrong = _write_errors(errors_file, settings.errors.suffix, done.task, done.examples, done.predictions)
     name = f"{1 + len(settings.ensemble)} models" if settings.ensemble else settings.model
-    reporter.record(Heading(f"{name} on {len(done.examples):,} examples"))
+    reporter.record(Heading(f"{name} on {count_of(len(done.examples), 'example', 'examples')}"))
     _print_scores(reporter, done)
     if settings.decisions.save_decisions:
         from bertwright.tasks.task_folder import save_decisions

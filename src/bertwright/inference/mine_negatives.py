@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from bertwright.base.files import new_file
-from bertwright.base.messages import shorten
+from bertwright.base.messages import count_of, shorten
 from bertwright.base.reporter import SILENT, Fields, Heading, Line, Reporter, Rows
 from bertwright.inference.bert import embedding_warnings, load_in, load_reranker
 from bertwright.inference.search_settings import MineSettings
@@ -59,7 +59,7 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
             raise ValueError("no row has a negative; give more texts with --corpus, or a smaller --margin")
         lines = [json.dumps(_record(one, settings.scores), ensure_ascii=False) for one in mined if one.negatives]
         temporary.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    reporter.record(Line(f"{settings.output}: {len(lines):,} rows"))
+    reporter.record(Line(f"{settings.output}: {count_of(len(lines), 'row', 'rows')}"))
     return counts
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bertwright.base.files import read_json
-from bertwright.base.messages import shorten
+from bertwright.base.messages import count_of, shorten
 from bertwright.base.reporter import SILENT, Heading, Line, Reporter, Rows
 from bertwright.inference.bert import Bert, load_in, load_reranker
 from bertwright.inference.search_index import SearchIndex, describe_index, write_index
@@ -29,7 +29,7 @@ def build(settings: SearchBuildSettings, reporter: Reporter = SILENT) -> None:
         source = str(Path(settings.model).resolve() if Path(settings.model).exists() else settings.model)
         description = describe_index(model, settings.dims, settings.precision, settings.bm25, source)
         number = write_index(documents, settings.index, model, description, settings.append, reporter)
-    reporter.record(Line(f"{settings.index}: {number:,} documents"))
+    reporter.record(Line(f"{settings.index}: {count_of(number, 'document', 'documents')}"))
     reporter.record(Line(f'bertwright search query {settings.index} "a question"'))
 
 

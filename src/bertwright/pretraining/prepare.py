@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bertwright.base.messages import count_of
 from bertwright.base.object_storage import display
 from bertwright.base.reporter import SILENT, Heading, Reporter, Rows
 from bertwright.base.settings import write_settings
@@ -81,9 +82,9 @@ def _print_result(reporter: Reporter, result: BuildResult, units: str) -> None:
                 f"standard error of about {loss_error(predictions):.2f} nats; hold out more (--held-out)"
             )
     if result.empty_documents:
-        reporter.note(f"{result.empty_documents:,} documents without a token were skipped")
+        reporter.note(f"skipped: {count_of(result.empty_documents, 'document', 'documents')} without a token")
     if result.empty_sentences:
-        reporter.note(f"{result.empty_sentences:,} sentences without a token were skipped")
+        reporter.note(f"skipped: {count_of(result.empty_sentences, 'sentence', 'sentences')} without a token")
     if result.unknown_tokens:
         reporter.note(f"{result.unknown_tokens:,} tokens are [UNK]: {units} that the vocabulary lacks")
     if result.held_out_in_train:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from unicodedata import combining
 
+from bertwright.base.messages import count_of
 from bertwright.surveying.corpus_statistics import LONG_LINE, LONG_WORD, Survey
 from bertwright.surveying.small_corpus import MAX_EPOCHS_OF_SMALL, SMALL, TOKENS_PER_WORD, min_held_out_share
 
@@ -136,9 +137,9 @@ def _character_warnings(survey: Survey) -> Iterator[str]:
 
 def _loss_warnings(survey: Survey) -> Iterator[str]:
     if survey.null_values:
-        yield f"{survey.null_values:,} rows have no text (null) and are skipped."
+        yield f"{count_of(survey.null_values, 'row has', 'rows have')} no text (null): skipped."
     if survey.empty_documents:
-        yield f"{survey.empty_documents:,} rows are empty or white space and are skipped."
+        yield f"{count_of(survey.empty_documents, 'row is', 'rows are')} empty or white space: skipped."
     if survey.dropped_sentences:
         share = survey.dropped_sentences / (survey.sentences + survey.dropped_sentences)
         names = ", ".join(f"{name} ({count:,})" for name, count in survey.unknown_words)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from bertwright.base.messages import count_of
 from bertwright.tables.schema import Row, TableSchema, missing_column_error
 from bertwright.text.decoding import ReadStats, TextCodec
 from bertwright.text.lines import MAX_CHARACTERS
@@ -72,10 +73,13 @@ def read_delimited_rows(
 def _warn_of_columns(path: str, ragged: list[int], num_trailing: int) -> None:
     """Warn of cells that were not read: `ragged` are the lines with more columns than the first one."""
     if ragged:
-        text = f"{len(ragged):,} rows have more columns than line 1, the first in line {ragged[0]}"
+        text = (
+            f"{count_of(len(ragged), 'row has', 'rows have')} more columns than line 1, the first in line {ragged[0]}"
+        )
         warnings.warn(f"{path}: {text}; read up to the columns of line 1", stacklevel=1)
     if num_trailing:
-        warnings.warn(f"{path}: {num_trailing:,} rows end in blank cells, which are ignored", stacklevel=1)
+        rows = count_of(num_trailing, "row ends", "rows end")
+        warnings.warn(f"{path}: {rows} in blank cells, which are ignored", stacklevel=1)
 
 
 def _numbered_records(file: InputFile, reader: Any, before: int) -> Iterator[tuple[int, list[str]]]:

@@ -21,6 +21,7 @@ from itertools import chain, islice
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
+from bertwright.base.messages import count_of
 from bertwright.tables.dialects import Dialect, recognize
 from bertwright.tables.json_documents import as_object, make_decoder, member, quote, text_member
 from bertwright.tables.qa_example import GoldAnswer, QaExample, list_first
@@ -80,7 +81,8 @@ def read_questions(path: str, labeled: bool = True, form: QuestionFormat = Quest
         seen.add(example.id)
         yield example
     if contradictory:
-        left_out = f"{len(contradictory):,} questions left out, whose answers contradict their 'is_impossible'"
+        questions = count_of(len(contradictory), "question", "questions")
+        left_out = f"{questions} left out, whose answers contradict their 'is_impossible'"
         warnings.warn(f"{path}: {left_out} ({list_first(contradictory)})", stacklevel=1)
     if not seen:
         raise ValueError(
@@ -88,8 +90,8 @@ def read_questions(path: str, labeled: bool = True, form: QuestionFormat = Quest
         )
     if repeated:
         warnings.warn(
-            f"{path}: {len(repeated):,} questions have the id of another one ({repeated[0]}); they are used "
-            "for training and scoring, but predictions need different ids",
+            f"{path}: {count_of(len(repeated), 'question has', 'questions have')} the id of another one "
+            f"({repeated[0]}); used for training and scoring, but predictions need different ids",
             stacklevel=1,
         )
 
@@ -242,7 +244,8 @@ def _records(path: str, labeled: bool, form: QuestionFormat) -> Iterator[_Record
             context = context if context == record.context else record.context  # questions share one context
             yield record._replace(context=context, number=str(root.number or count))
     if left_out:
-        text = f"{len(left_out):,} questions left out, on which its annotators did not agree ({list_first(left_out)})"
+        questions = count_of(len(left_out), "question", "questions")
+        text = f"{questions} left out, on which its annotators did not agree ({list_first(left_out)})"
         warnings.warn(f"{path}: {text}", stacklevel=1)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
-from bertwright.base.messages import shorten
+from bertwright.base.messages import count_of, shorten
 from bertwright.base.settings import did_you_mean
 from bertwright.tables.json_rows import describe_type
 from bertwright.tables.question_files import QuestionFormat, has_paragraphs, read_questions
@@ -182,7 +182,8 @@ def _read_paragraphs(path: str, options: TableOptions) -> list[TextRow]:
             f"{path}: no question has an answer, so that none belongs to its paragraph; is it the right file?"
         )
     if unanswered := len(examples) - len(rows):
-        warnings.warn(f"{path}: {unanswered:,} questions without an answer left out", stacklevel=1)
+        questions = count_of(unanswered, "question", "questions")
+        warnings.warn(f"{path}: {questions} without an answer left out", stacklevel=1)
     return rows
 
 

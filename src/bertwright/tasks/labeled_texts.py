@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from bertwright.base.messages import count_of
 from bertwright.base.settings import did_you_mean
 from bertwright.tables.neighbours import is_retrieval_folder
 from bertwright.tables.retrieval_folders import RetrievalSet, read_retrieval_folder
@@ -57,8 +58,8 @@ def read_labeled_texts(
         return _describe_retrieval(embedding_scores.rows_as_retrieval(rows), roles)
     if chosen == "reranking":
         examples = group_queries(rows, column=tables[0].roles.score)
-        return LabeledTexts(chosen, examples, f"{chosen}, {len(examples):,} queries ({roles})")
-    return LabeledTexts(chosen, rows, f"{chosen}, {len(rows):,} rows ({roles})")
+        return LabeledTexts(chosen, examples, f"{chosen}, {count_of(len(examples), 'query', 'queries')} ({roles})")
+    return LabeledTexts(chosen, rows, f"{chosen}, {count_of(len(rows), 'row', 'rows')} ({roles})")
 
 
 def score_vectors(texts: LabeledTexts, embed: Embed, train: Sequence[TextRow] = ()) -> VectorScores:
@@ -96,7 +97,8 @@ def _has_candidates(rows: Sequence[TextRow]) -> bool:
 
 def _describe_retrieval(found: RetrievalSet, what: str) -> LabeledTexts:
     judged = sum(map(len, found.judgements.values()))
-    numbers = f"{len(found.queries):,} queries, {len(found.documents):,} documents, {judged:,} judgements"
+    queries = count_of(len(found.queries), "query", "queries")
+    numbers = f"{queries}, {count_of(len(found.documents), 'document', 'documents')}, {judged:,} judgements"
     return LabeledTexts("retrieval", found, f"retrieval, {numbers} ({what})")
 
 

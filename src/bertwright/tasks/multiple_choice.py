@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from bertwright.base.messages import count_of
 from bertwright.metrics import scores
 from bertwright.metrics.example_scores import ExampleScores
 from bertwright.models.head_spec import HeadSpec
@@ -159,7 +160,8 @@ class MultipleChoice(TableTask[ChoiceExample, ChoicePrediction]):
                 choice = self._find_key(key, keys, location) if keys else self._parse_choice(key, count, location)
             yield ChoiceExample(row[0], tuple(begin + ending for ending in endings), choice, location)
         if left_out:
-            text = f"{len(left_out):,} rows left out because they do not have {count} endings ({left_out[0]})"
+            unread = count_of(len(left_out), "row", "rows")
+            text = f"{unread} left out: expected {count} endings ({left_out[0]})"
             warnings.warn(f"{path}: {text}", stacklevel=1)
 
     def examples_from_texts(self, texts: Sequence[str], location: str) -> list[ChoiceExample]:

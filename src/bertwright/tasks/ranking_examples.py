@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from bertwright.base.messages import count_of
 from bertwright.metrics.ranking_scores import NAMES, score_ranking
 from bertwright.tables.text_roles import TableOptions, TextRow, TextTable, read_text_table
 
@@ -96,10 +97,8 @@ def group_queries(
                 marks = marks._replace(grade=max(before.grade, marks.grade))
             candidates[text] = marks
     if disputed:
-        text = (
-            f"{len(disputed):,} rows, of which this is the first, give a text of their query another label than before"
-        )
-        warnings.warn(f"{disputed[0]}: {text}; the higher one counts", stacklevel=1)
+        text = f"{count_of(len(disputed), 'row gives', 'rows give')} a text of their query another label than before"
+        warnings.warn(f"{text}, the first in {disputed[0]}; the higher one counts", stacklevel=1)
     return [
         RankingExample(
             query,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from bertwright.base.messages import shorten
+from bertwright.base.messages import count_of, shorten
 from bertwright.base.reporter import Fields, Heading, Reporter
 from bertwright.tasks.task import AnyTask
 
@@ -19,7 +19,7 @@ def show_examples(
     answers = sorted(task.count_gold(examples).items(), key=lambda answer: -answer[1])
     rest = f" and {len(answers) - MAX_ANSWERS:,} more" if len(answers) > MAX_ANSWERS else ""
     gold = ", ".join(f"{label}: {number:,}" for label, number in answers[:MAX_ANSWERS])
-    reporter.record(Heading(f"{name}: {len(examples):,} examples"))
+    reporter.record(Heading(f"{name}: {count_of(len(examples), 'example', 'examples')}"))
     of_split = {"files": ", ".join(files)} if files else {}
     reporter.record(Fields(of_split | ({"gold answers": gold + rest} if answers else {})))
     for example in examples[:count]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, 
 
 import numpy.typing as npt
 
+from bertwright.base.messages import count_of
 from bertwright.models.head_spec import HeadSpec
 from bertwright.models.pooling import describe_pooling
 from bertwright.tables.dialects import check_dialect
@@ -200,11 +201,13 @@ class TextTask(TableTask[TextExample[L], P], Generic[L, P]):
         for stats in (count_skipped_rows(path, self._schema(labeled=True)) for path in paths):
             if count := stats.short_rows:
                 warnings.append(
-                    f"{count:,} {'row' if count == 1 else 'rows'} with too few columns skipped (the published file is "
+                    f"{count_of(count, 'row', 'rows')} with too few columns skipped (the published file is "
                     f"known to have {self.max_short_rows:,}); the first is {stats.first_short_row}"
                 )
         if empty := count_empty_texts(examples):
-            warnings.append(f"{empty:,} examples have an empty text: the model reads [CLS] and [SEP] only")
+            warnings.append(
+                f"{count_of(empty, 'example has', 'examples have')} an empty text: the model reads [CLS] and [SEP] only"
+            )
         quoted = [
             example for example in examples if len(example.text) > 1 and {example.text[0], example.text[-1]} == {'"'}
         ]
@@ -215,10 +218,11 @@ class TextTask(TableTask[TextExample[L], P], Generic[L, P]):
             )
         if count := sum(bool(OF_WINDOWS.search(f"{example.text}{example.text_pair or ''}")) for example in examples):
             text = "control characters from U+0080 to U+009F; if they are quotes, dashes or €, use --encoding cp1252"
-            warnings.append(f"{count:,} examples contain {text}")
+            warnings.append(f"{count_of(count, 'example contains', 'examples contain')} {text}")
         if count := sum(SEP in example.text or SEP in (example.text_pair or "") for example in examples):
             hint = "" if self.text_pair else "; a pair's second text needs a column of its own (--text-pair)"
-            warnings.append(f"{count:,} examples contain {SEP} in a text: it is read as plain characters{hint}")
+            examples_contain = count_of(count, "example contains", "examples contain")
+            warnings.append(f"{examples_contain} {SEP} in a text: it is read as plain characters{hint}")
         return warnings
 
     def distinct_labels(self, examples: Sequence[TextExample[L]]) -> set[L]:
