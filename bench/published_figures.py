@@ -59,9 +59,9 @@ def count_parameters() -> Iterator[Figure]:
         yield f"BERT {size.upper()}: million parameters", published, round(millions, 1)
 
 
-def score_model(data: Path, kind: str) -> Iterator[Figure]:
-    """Yield the scores of all-MiniLM-L6-v2 on sets of a kind, in percent, and of BM25 on SciFact."""
-    embed = embed_by_role(bertwright.load(minilm(), "cpu", torch.float32), InputCounts())
+def score_model(data: Path, kind: str, model: bertwright.Bert | None = None) -> Iterator[Figure]:
+    """Yield the scores of a model, by default all-MiniLM-L6-v2, on sets of a kind, in percent; of BM25 on SciFact."""
+    embed = embed_by_role(model or bertwright.load(minilm(), "cpu", torch.float32), InputCounts())
 
     def score(path: Path, metric: str, columns: tuple[str, ...] = (), train: Path | None = None) -> float:
         texts = read_labeled_texts([str(path)], TableOptions(columns))
