@@ -5,8 +5,8 @@
 `layers` keeps the layers 0, 2 and 5 and learns the teacher's vectors of the sentences of STS-B's train set (without
 their scores) and of captions of photographs. `static` has a vector of 256 numbers per token and reads no texts. Scores
 are Spearman's correlation with the cosines, in percent. Speed is texts per second of `embed` on the 2,758 sentences of
-the test set, teacher and student in turns, on one thread. `static` is also scored on STS12 to 16, STS-B and SICK, as MTEB
-does.
+the test set, teacher and student in turns, on one thread. `static` is also scored on STS12 to 16, STS-B and SICK, as
+MTEB does.
 """
 
 from __future__ import annotations
