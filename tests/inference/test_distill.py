@@ -174,6 +174,13 @@ def test_static_vectors_equal_those_of_sentence_transformers(tmp_path: Path, tin
     np.testing.assert_array_equal(bertwright.load(tmp_path / "copy", "cpu").embed(given), ours)
 
 
+def test_characters_that_are_rare_by_themselves_rank_last() -> None:
+    tokens = ["[CLS]", "a", "é", "##a", ",", "the", "##ing", "字"]
+    continues = np.array([token.startswith("##") for token in tokens])
+    ranked = static_vectors.rank_tokens(tokens, continues, chosen := np.arange(1, len(tokens)))
+    assert [tokens[place] for place in chosen[ranked]] == ["a", ",", "the", "##ing", "é", "##a", "字"]
+
+
 @pytest.mark.parametrize("removed", [0, 2])
 def test_static_vectors_are_weighted_main_directions_of_states(
     removed: int, tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
@@ -186,11 +193,7 @@ def test_static_vectors_are_weighted_main_directions_of_states(
     table = model.model.encoder.embeddings.weight.detach().numpy()
     assert not table[:5].any()  # special tokens
     shares = 1 / np.arange(2, len(words) + 2)
-    parts = [word for word in words if len(word) == 3 and word.startswith("##")]  # characters inside words are rare
-    assert parts
-    rank = [[word for word in words if word not in parts], parts]
-    place = {word: number for number, word in enumerate(rank[0] + rank[1])}
-    weights = 5e-4 / (5e-4 + (shares / shares.sum())[[place[word] for word in words]])
+    weights = 5e-4 / (5e-4 + shares / shares.sum())
     u, s, _ = np.linalg.svd(states - states.mean(0), full_matrices=False)
     np.testing.assert_allclose(np.abs(table[5:]), np.abs(u * s)[:, removed : removed + 4] * weights[:, None], atol=1e-7)
 
