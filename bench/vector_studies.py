@@ -212,18 +212,18 @@ def run_duplicates(study: Study) -> Record:
     random.Random(study.seed).shuffle(rows)
     pairs = [{"question": row["Q"], "answer": row["A"]} for row in rows]
     tenth = len(pairs) // 10
-    files = {"train": pairs[tenth:], "dev": pairs[:tenth]}
+    files = {"train": pairs[tenth:], "test": pairs[:tenth]}
     paths = {name: [str(write_rows(study.work / f"{name}.jsonl", chosen))] for name, chosen in files.items()}
     table = {"task": {"task": "embedding"} | paths, "model": study.model, "seed": study.seed, "linear_floor": False}
-    scores = {"masked": dev_score(table)}
+    scores = {"masked": test_score(table)}
     nothing = np.empty(0, np.int64)
     with patch.object(embedding_objective, "find_masked", lambda *_: (nothing, nothing)):
-        scores["unmasked"] = dev_score(table)
+        scores["unmasked"] = test_score(table)
     return scores | {"rows": len(rows), "answers": len({row["A"] for row in rows})}
 
 
-def dev_score(table: Mapping[str, Any]) -> float:
-    score: float = finetune_table(table)["scores"]["dev"]["cosine_ndcg@10"]
+def test_score(table: Mapping[str, Any]) -> float:
+    score: float = finetune_table(table)["scores"]["test"]["cosine_ndcg@10"]
     return 100 * score
 
 

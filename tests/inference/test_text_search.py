@@ -191,11 +191,13 @@ def test_graded_positives_never_become_negatives(tmp_path: Path, one_layer_folde
     assert not {TEXTS[0], TEXTS[9]} & found
 
 
-@pytest.mark.parametrize("part", ["", "qrels/test.tsv"])
+@pytest.mark.parametrize("part", ["", "qrels/train.tsv"])
 def test_documents_of_a_retrieval_set_become_negatives(
     tmp_path: Path, folder: Path, one_layer_folder: Path, part: str
 ) -> None:
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq0\td0\t1\n")
+    for split, number in (("train", 0), ("test", 1)):
+        row = f"q{number}\td{number}\t1\n"
+        (folder / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{row}")
     rules = MiningRules(number=1, margin=0, to_rank=5)
     output = tmp_path / "mined.jsonl"
     mine_negatives(MineSettings(str(one_layer_folder), (str(folder / part),), output, by="bm25", rules=rules))
@@ -293,8 +295,16 @@ def test_lists_and_files_of_a_folder_are_documents(tmp_path: Path) -> None:
     rows = [{"answer": ["One .", "Two ."]}, {"answer": "Three ."}]
     (tmp_path / "docs" / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "docs" / "b.txt").write_text("Four .\n")
+    article = {"paragraphs": [{"context": "Five .", "qas": []}]}
+    (tmp_path / "docs" / "c.json").write_text(json.dumps({"data": [article]}))
     read = {Path(name).name: text for name, text in read_documents(str(tmp_path / "docs"), "answer")}
-    assert read == {"a.jsonl:1.1": "One .", "a.jsonl:1.2": "Two .", "a.jsonl:2": "Three .", "b.txt:1": "Four ."}
+    assert read == {
+        "a.jsonl:1.1": "One .",
+        "a.jsonl:1.2": "Two .",
+        "a.jsonl:2": "Three .",
+        "b.txt:1": "Four .",
+        "c.json:1": "Five .",
+    }
 
 
 def test_a_reranker_has_no_vectors_to_search_and_another_model_does_not_rerank(
@@ -321,4 +331,31 @@ def test_a_reranker_has_no_vectors_to_search_and_another_model_does_not_rerank(
 
 def test_ids_that_occur_twice_are_refused(tmp_path: Path, one_layer_folder: Path) -> None:
     with pytest.raises(ValueError, match="'1' occurs twice"):
-        bertwright.SearchIndex.build(bertwright.load(one_layer_folder), TEXTS[:2], tmp_path / "index", ids=["1", "1"])
+        bertwright.SearchIndex.build(bertwright.load(one_layer_folder), TEXTS[:2], tmp_path / "index", ids=["1", 1])
+    assert not (tmp_path / "index").exists()
+
+
+def test_a_query_that_finds_nothing_and_an_option_without_effect_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="an empty query"):
+        SearchQuerySettings(tmp_path, ("deer", " "))
+    with pytest.raises(ValueError, match="top = 5: there is no --reranker"):
+        SearchQuerySettings(tmp_path, ("deer",), top=5)
+
+
+def test_a_column_of_the_corpus_becomes_negatives(tmp_path: Path, one_layer_folder: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text(f"query\tanswer\ndeer\t{TEXTS[0]}\n")
+    (tmp_path / "faq.csv").write_text("".join(f"{line}\n" for line in ("answer", *TEXTS[1:])))
+    files = (str(tmp_path / "pairs.tsv"),), tmp_path / "mined.jsonl", (str(tmp_path / "faq.csv"),)
+    mine_negatives(MineSettings(str(one_layer_folder), *files, column="answer", rules=MiningRules(1, margin=0)))
+    assert json.loads(files[1].read_text())["negative_1"] in TEXTS[1:]
+
+
+def test_lines_of_two_languages_are_pairs(tmp_path: Path, one_layer_folder: Path) -> None:
+    files = [str(tmp_path / f"test.{language}") for language in ("en", "de")]
+    for path in files:
+        Path(path).write_text("Text\nA\ttab\n")
+    scores = evaluate(EvaluateSettings(str(one_layer_folder), tuple(files), kind="translations", device=CPU))
+    assert scores["mean_accuracy"] == 1
+    Path(files[1]).write_text("Text\n\n")
+    with pytest.raises(ValueError, match="test.de, line 2"):
+        evaluate(EvaluateSettings(str(one_layer_folder), tuple(files), kind="translations", device=CPU))

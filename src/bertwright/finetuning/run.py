@@ -375,4 +375,4 @@ def _describe(split: SplitData) -> str:
     encoded = split.encoded
     mean = len(encoded.input_ids) / max(len(encoded.lengths), 1)
     examples = count_of(len(split.examples), "example", "examples")
-    return f"{examples}, {len(encoded.lengths):,} sequences of {mean:.0f} tokens on average"
+    return f"{examples}, {count_of(len(encoded.lengths), 'sequence', 'sequences')} of {mean:.0f} tokens on average"

@@ -556,8 +556,8 @@ def predict_examples(bert: Bert, task: Task[E, P], examples: Sequence[E]) -> Ite
 def embedding_warnings(counts: InputCounts) -> list[str]:
     """Describe how texts did not suit a model whose vectors were computed."""
     share = f"{counts.truncated:,} of {counts.examples:,} texts lose tokens"
-    reason = "they are longer than max_seq_length in the model's sentence_bert_config.json"
-    truncated = [f"{share}: {reason}; embed with a pooling of your choice reads them whole"] if counts.truncated else []
+    reason = "they are longer than the model folder says that it reads (max_seq_length)"
+    truncated = [f"{share}: {reason}"] if counts.truncated else []
     return truncated + counts.vocabulary_warnings()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertwright.base.files import new_file
 from bertwright.base.reporter import Heading, Line, Reporter, Rows
-from bertwright.inference.bert import embedding_warnings, load_in, load_reranker
+from bertwright.inference.bert import Bert, embedding_warnings, load_in, load_reranker
 from bertwright.inference.text_vectors import embed_by_role
 from bertwright.interop.model_files import model_folder
 from bertwright.interop.sentence_modules import read_sentence_modules
@@ -25,7 +25,7 @@ from bertwright.tasks.embedding_scores import VectorScores, name_documents, rank
 from bertwright.tasks.labeled_texts import LabeledTexts, read_labeled_texts, score_vectors
 from bertwright.tasks.score_formats import make_score_table
 from bertwright.tasks.unknown_rates import InputCounts
-from bertwright.training.context import ExecutionContext, execution_context
+from bertwright.training.context import execution_context
 
 if TYPE_CHECKING:
     from bertwright.inference.evaluate import EvaluateSettings
@@ -58,6 +58,7 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
         new_file(settings.output) if settings.output else nullcontext() as temporary,
         execution_context(settings.device) as context,
     ):
+        reranker = load_reranker(context, settings.reranker) if settings.reranker else None
         models = [settings.model, *(name for name in settings.compare if name not in (BM25, FUSION))]
         rankings, systems = dict[str, Rankings](), dict[str, VectorScores]()
         for name in models:
@@ -69,7 +70,7 @@ def evaluate_vectors(settings: EvaluateSettings, reporter: Reporter) -> dict[str
                 else:
                     systems[name] = score_vectors(texts, embed, train)
         if texts.kind == "retrieval":
-            rankings |= _rank_otherwise(settings, texts.data, rankings[settings.model], context, reporter)
+            rankings |= _rank_otherwise(settings, texts.data, rankings[settings.model], reranker, reporter)
             systems = {name: score_ranked(found, texts.data.judgements) for name, found in rankings.items()}
         best = systems[settings.model]
         differences = {name: compare(best.metric, best.examples, other.examples) for name, other in systems.items()}
@@ -119,7 +120,7 @@ def _check_compared(settings: EvaluateSettings, texts: LabeledTexts) -> None:
 
 
 def _rank_otherwise(
-    settings: EvaluateSettings, data: RetrievalSet, first: Rankings, context: ExecutionContext, reporter: Reporter
+    settings: EvaluateSettings, data: RetrievalSet, first: Rankings, reranker: Bert | None, reporter: Reporter
 ) -> dict[str, Rankings]:
     """Rank by BM25, by its fusion with the vectors' rankings, and by a re-ranker of the vectors' first documents."""
     found: dict[str, Rankings] = {}
@@ -127,7 +128,7 @@ def _rank_otherwise(
         words = rank_by_words(data)
         fused = {query: [*fuse_rankings([first[query][:DEPTH], words[query]])] for query in data.queries}
         found = {name: by for name, by in ((BM25, words), (FUSION, fused)) if name in settings.compare}
-    return found | _rerank(settings, data, first, context, reporter) if settings.reranker else found
+    return found | _rerank(settings, data, first, reranker, reporter) if reranker else found
 
 
 def rank_by_words(data: RetrievalSet) -> dict[str, list[str]]:
@@ -138,13 +139,12 @@ def rank_by_words(data: RetrievalSet) -> dict[str, list[str]]:
 
 
 def _rerank(
-    settings: EvaluateSettings, data: RetrievalSet, first: Rankings, context: ExecutionContext, reporter: Reporter
+    settings: EvaluateSettings, data: RetrievalSet, first: Rankings, reranker: Bert, reporter: Reporter
 ) -> dict[str, Rankings]:
     """Return the re-ranker's order of the first documents; a missed answer counts as missed and, beside it, is added.
 
     The second is what the evaluator of sentence-transformers does; it flatters.
     """
-    reranker = load_reranker(context, str(settings.reranker))
     plain, added = dict[str, Sequence[str]](), dict[str, Sequence[str]]()
     with reporter.progress("re-ranking", len(data.queries)) as advance:
         for query, text in data.queries.items():

@@ -21,6 +21,7 @@ from bertwright.tables.retrieval_folders import read_documents
 from bertwright.tasks.embedding import Embedding
 from bertwright.tasks.embedding_data import RetrievalExample, as_rows
 from bertwright.tasks.embedding_scores import DOCUMENT, QUERY, Embed
+from bertwright.tasks.presets import TaskSettings
 from bertwright.tasks.unknown_rates import InputCounts
 from bertwright.training.context import ExecutionContext, execution_context
 
@@ -32,9 +33,10 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
     """Write the pairs with their negatives; return what was counted. Raises ValueError for rows without a positive."""
     task = settings.overrides.apply_to(Embedding())
     assert isinstance(task, Embedding)
-    examples = [example for path in settings.train for example in task.read(path)]
+    files = TaskSettings(task.kind, train=settings.train).files("train")
+    examples = [example for path in files for example in task.read(path)]
     rows = [row for row in as_rows(examples) if row.score is None or row.score >= 1]
-    pairs = [Pair(row.anchor, text) for row in rows for text in row.positives]
+    pairs = [Pair(row.anchor, text) for row in rows for text in row.positives if text.strip()]
     if not pairs:
         raise ValueError(f"{settings.train[0]}: no row has an anchor and a positive; name them with --columns")
     corpus = [text for one in examples if isinstance(one, RetrievalExample) for text in one.data.documents.values()]
@@ -42,6 +44,7 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
     texts = Collection.of(pairs, corpus)
     anchors = [*dict.fromkeys(pair.anchor.strip() for pair in pairs)]
     with new_file(settings.output) as temporary, execution_context(settings.device) as context:
+        rescore = _open_reranker(settings, context)
         most = max(map(len, group_positives(pairs, texts).values()))
         depth = min(settings.rules.to_rank + most, len(texts.texts))
         if settings.by == "bm25":
@@ -53,7 +56,7 @@ def mine_negatives(settings: MineSettings, reporter: Reporter = SILENT) -> Minin
                 found, positive_scores = _search_by_vectors(embed, pairs, anchors, texts, depth)
             for warning in embedding_warnings(read):
                 reporter.note(warning)
-        mined, counts = mine(pairs, texts, found, positive_scores, settings.rules, _open_reranker(settings, context))
+        mined, counts = mine(pairs, texts, found, positive_scores, settings.rules, rescore)
         _report(settings, mined, counts, reporter)
         if counts.none == len(mined):
             raise ValueError("no row has a negative; give more texts with --corpus, or a smaller --margin")

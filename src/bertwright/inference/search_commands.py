@@ -44,11 +44,11 @@ def query(settings: SearchQuerySettings, reporter: Reporter = SILENT) -> list[li
         raise ValueError(f"{settings.index}: its model is not at {name} any more; name it with --model")
     queries = expand_stdin(settings.queries, TextCodec(hint=FIX_INPUT))
     with execution_context(settings.device) as context:
+        reranker = load_reranker(context, settings.reranker) if settings.reranker else None
         index = SearchIndex.open(settings.index, load_in(context, name))
-        depth = settings.top if settings.reranker else settings.number
+        depth = settings.top if reranker else settings.number
         found = index.search(queries, depth, settings.by)
-        if settings.reranker:
-            reranker = load_reranker(context, settings.reranker)
+        if reranker is not None:
             found = [rerank(reranker, text, hits, settings.number) for text, hits in zip(queries, found, strict=True)]
     for text, hits in zip(queries, found, strict=True):
         reporter.record(Heading(shorten(text)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -14,7 +15,7 @@ from bertwright.base.files import digest_bytes, read_json
 from bertwright.base.reporter import SILENT, Reporter
 from bertwright.inference.bert import Bert, embedding_warnings
 from bertwright.inference.python_inputs import check_text
-from bertwright.inference.text_vectors import check_has_vectors, embed_by_role, normalize_vectors
+from bertwright.inference.text_vectors import embed_by_role, normalize_vectors
 from bertwright.models.pooling import Vectors
 from bertwright.search.vector_index import (
     MODEL,
@@ -59,7 +60,10 @@ class SearchIndex:
         that was trained for it. `precision`: float32; int8, a quarter of the size; or both, where int8 finds candidates
         that float32 orders. Raises ValueError for an existing index, and for numbers of texts and ids that differ.
         """
-        write_index(_make_documents(texts, ids), Path(folder), model, describe_index(model, dims, precision))
+        names = None if ids is None else [*map(str, ids)]
+        if odd := next((name for name, count in Counter(names or ()).items() if count > 1), None):
+            raise ValueError(f"ids: {odd!r} occurs twice, which would name two texts; give each its own")
+        write_index(_make_documents(texts, names), Path(folder), model, describe_index(model, dims, precision))
         return cls(VectorIndex(Path(folder)), model)
 
     @classmethod
@@ -70,7 +74,8 @@ class SearchIndex:
             name = next(name for name in given if known.get(name) != given[name])
             change = describe_change(name, known.get(name), given[name])
             source = read_json(path) if (path := index.folder / MODEL).is_file() else "its own model"
-            raise ValueError(f"{index.folder}: its vectors are another model's ({change}); open it with {source}")
+            way = f"open it with {source} as it was, or build the index again"
+            raise ValueError(f"{index.folder}: its vectors are another model's ({change}); {way}")
         return cls(index, model)
 
     @overload
@@ -105,21 +110,16 @@ class SearchIndex:
 def _make_documents(texts: Iterable[str], ids: Iterable[str] | None) -> Iterator[Document]:
     """Yield documents. Raises ValueError for a value that is no text, and for numbers of ids and texts that differ."""
     pairs = zip_longest(texts, ids) if ids is not None else ((text, str(place)) for place, text in enumerate(texts, 1))
-    seen = set[str]()
     for place, (text, name) in enumerate(pairs):
         if text is None or name is None:
             raise ValueError(f"ids: expected one for each text, got {place:,} {'texts' if text is None else 'ids'}")
-        if name in seen:
-            raise ValueError(f"ids: {name!r} occurs twice, which would name two texts; give each its own")
-        seen.add(name)
-        yield Document(str(name), check_text(text, f"text {place}"))
+        yield Document(name, check_text(text, f"text {place}"))
 
 
 def describe_index(
     model: Bert, dims: int | None, precision: Precision, has_bm25: bool = True, source: str = ""
 ) -> IndexDescription:
-    """Describe an index of a model's vectors. Raises ValueError for a re-ranker, and for more `dims` than numbers."""
-    check_has_vectors(model)
+    """Describe an index of a model's vectors. Raises ValueError for more `dims` than a vector has numbers."""
     size = model.vector_size()
     if dims is not None and not 0 < dims <= size:
         raise ValueError(f"dims: expected 1 to {size}, the numbers of a vector, got {dims}")

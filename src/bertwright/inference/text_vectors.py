@@ -48,10 +48,7 @@ class Windows(NamedTuple):
 def check_has_vectors(model: Bert) -> None:
     """Raise ValueError for a re-ranker, whose states were trained for pairs alone."""
     if model.task is not None and model.task.kind == Reranking.kind:
-        raise ValueError(
-            "a re-ranker has no vectors of texts: build the index with a model of vectors, and name the re-ranker in "
-            "search query … --reranker"
-        )
+        raise ValueError("a re-ranker has no vectors of texts; name a model of vectors, and this one with --reranker")
 
 
 def compute_vectors(
@@ -87,7 +84,11 @@ def role_prompt(model: Bert, role: str) -> str | None:
 
 
 def embed_by_role(model: Bert, counts: InputCounts, advance: Callable[[int], None] = lambda _: None) -> Embed:
-    """Return a function of texts and their role; a prompt with the role's name, if any, comes before each text."""
+    """Return a function of texts and their role; a prompt with the role's name, if any, comes before each text.
+
+    Raises ValueError for a re-ranker.
+    """
+    check_has_vectors(model)
 
     def embed(texts: Sequence[str], role: str) -> Vectors:
         prompt = role_prompt(model, role)

@@ -98,9 +98,23 @@ def read_questions(path: str, labeled: bool = True, form: QuestionFormat = Quest
 
 def has_paragraphs(file: InputFile, encoding: str = "utf-8") -> bool:
     """Return whether a file begins as SQuAD's JSON does."""
-    if file.format != ".json" or split_member(file.path)[1]:
+    if file.format != ".json":
         return False
-    return '"paragraphs"' in next(decode_blocks(file, TextCodec(encoding, "replace"), ReadStats()), "")
+    start = next(decode_blocks(file, TextCodec(encoding, "replace"), ReadStats()), "")
+    return '"paragraphs"' in start and '"qas"' in start
+
+
+def read_paragraphs(path: str, encoding: str = "utf-8") -> Iterator[str]:
+    """Yield the distinct paragraphs of a file in SQuAD's JSON, whatever is asked of them."""
+    seen = set[str]()
+    for root in _whole(path, encoding):
+        for place, article in enumerate(member(root.value, "data", list, root.location), 1):
+            location = f"{root.location}, article {place}"
+            for paragraph in member(as_object(article, location), "paragraphs", list, location):
+                text = text_member(as_object(paragraph, location), "context", location)
+                if text.strip() and text not in seen:
+                    seen.add(text)
+                    yield text
 
 
 class _Record(NamedTuple):

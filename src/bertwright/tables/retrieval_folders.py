@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bertwright.base.settings import did_you_mean
 from bertwright.tables.neighbours import CORPUS, QRELS, find_compressed
-from bertwright.tables.question_files import QuestionFormat, has_paragraphs, read_questions
+from bertwright.tables.question_files import has_paragraphs, read_paragraphs
 from bertwright.tables.row_formats import TABLE_FORMATS
 from bertwright.tables.schema import TableSchema
 from bertwright.tables.tables import column_names, format_label, parse_number, read_rows
@@ -83,15 +83,15 @@ def read_documents(path: str, column: str = "text", encoding: str = "utf-8") -> 
         return
     files = list_inputs([path], formats=TABLE_FORMATS)
     for file in files:
-        name = Path(path).name if len(files) == 1 else file.path
+        name = Path(path).name if file.path == path else file.path
         yield from _read_file(file, name, column, encoding)
 
 
 def _read_file(file: InputFile, file_name: str, column: str, encoding: str) -> Iterator[tuple[str, str]]:
     """Yield id and text of each document of one file."""
     if has_paragraphs(file, encoding):
-        paragraphs = dict.fromkeys(one.context for one in read_questions(file.path, False, QuestionFormat(encoding)))
-        yield from ((f"{file_name}:{number}", text) for number, text in enumerate(paragraphs, 1))
+        paragraphs = enumerate(read_paragraphs(file.path, encoding), 1)
+        yield from ((f"{file_name}:{number}", text) for number, text in paragraphs)
         return
     if file.format == ".txt":
         rows = read_text_table(file.path, TableOptions(encoding=encoding)).rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -17,6 +16,8 @@ from bertwright.tasks import embedding_scores
 from bertwright.tasks.embedding_data import find_kind
 from bertwright.tasks.embedding_scores import Embed, VectorScores
 from bertwright.tasks.ranking_examples import group_queries
+from bertwright.text.decoding import read_text
+from bertwright.text.lines import split_lines
 from bertwright.text.sources import format_of
 
 Kind = Literal["retrieval", "similarity", "pairs", "triplets", "classes", "translations", "reranking"]
@@ -98,20 +99,26 @@ def _has_candidates(rows: Sequence[TextRow]) -> bool:
 def _describe_retrieval(found: RetrievalSet, what: str) -> LabeledTexts:
     judged = sum(map(len, found.judgements.values()))
     queries = count_of(len(found.queries), "query", "queries")
-    numbers = f"{queries}, {count_of(len(found.documents), 'document', 'documents')}, {judged:,} judgements"
+    numbers = f"{queries}, {count_of(len(found.documents), 'document', 'documents')}, "
+    numbers += count_of(judged, "judgement", "judgements")
     return LabeledTexts("retrieval", found, f"retrieval, {numbers} ({what})")
 
 
 def _read_parallel(paths: Sequence[str], options: TableOptions) -> list[TextRow]:
-    """Return line n of two files as a pair; one with a suffix such as .de has a text per line.
-
-    Raises ValueError for files of different lengths.
-    """
-    lines = replace(options, format="txt")
-    first, second = (
-        read_text_table(path, options if options.format or format_of(path) in TABLE_FORMATS else lines).rows
-        for path in paths
-    )
+    """Return row n of two tables, or line n of two texts, as a pair. Raises ValueError for files of other lengths."""
+    first, second = (_read_side(path, options) for path in paths)
     if len(first) != len(second):
         raise ValueError(f"{paths[0]} and {paths[1]}: {len(first):,} and {len(second):,} texts; expected equal numbers")
     return [row._replace(positives=(other.anchor,)) for row, other in zip(first, second, strict=True)]
+
+
+def _read_side(path: str, options: TableOptions) -> list[TextRow]:
+    """Read the texts of one language: the lines of a file such as test.de, or a table's rows."""
+    suffix = format_of(path, options.format)
+    if not Path(path).is_file() or suffix in TABLE_FORMATS.keys() - {".txt"}:
+        return read_text_table(path, options).rows
+    lines = split_lines(path, read_text(path, options.encoding))
+    rows = [TextRow(line.strip(), f"{path}, line {number}") for number, line in lines]
+    if odd := next((row for row in rows if not row.anchor), None):
+        raise ValueError(f"{odd.location}: an empty line has no translation; fill it in, or delete it in both files")
+    return rows

@@ -174,11 +174,14 @@ class TaskSettings:
 
     def _path_of_split(self, path: str, split: str) -> str:
         """Return the path of a split, as in data.json#dev, of a file with several; the path of another file."""
-        if self.task == Embedding.kind and is_retrieval_folder(path):
+        if self._is_retrieval(path):
             return str(Path(path) / QRELS / f"{split}.tsv")
         splits = self._splits_in(path)
         is_chosen = split in splits.names and (splits.are_members or self._splits_reading(path) != {split})
         return f"{path}#{splits.names[split]}" if is_chosen else path
+
+    def _is_retrieval(self, path: str) -> bool:
+        return self.task == Embedding.kind and is_retrieval_folder(path)
 
     def _splits_reading(self, path: str) -> set[str]:
         """Return the splits whose option names a file."""
@@ -193,7 +196,7 @@ class TaskSettings:
     def warn_of_splits(self, split: str) -> None:
         """Warn of each file with several splits that only this split names, and of folders and globs with several."""
         for path in join_as_glob(getattr(self, split)):
-            if found := splits_of_names(path):
+            if not self._is_retrieval(path) and (found := splits_of_names(path)):
                 names = ", ".join(f"{name}: {place!r}" for name, place in found.items())
                 warnings.warn(
                     f"{path}: its files are named after several splits, and all are read for --{split}; to read those "
