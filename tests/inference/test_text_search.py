@@ -357,5 +357,5 @@ def test_lines_of_two_languages_are_pairs(tmp_path: Path, one_layer_folder: Path
     scores = evaluate(EvaluateSettings(str(one_layer_folder), tuple(files), kind="translations", device=CPU))
     assert scores["mean_accuracy"] == 1
     Path(files[1]).write_text("Text\n\n")
-    with pytest.raises(ValueError, match="test.de, line 2"):
+    with pytest.raises(ValueError, match="line 2: an empty line"):
         evaluate(EvaluateSettings(str(one_layer_folder), tuple(files), kind="translations", device=CPU))
