@@ -16,6 +16,7 @@ import gzip
 import json
 import math
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -117,7 +118,22 @@ def read_sentences(path: Path) -> list[str]:
 def run_scifact(study: Study) -> Record:
     folder, mined = study.data / "scifact", study.work / "mined.jsonl"
     call("mine-negatives", study.model, "--train", folder / "qrels" / "train.tsv", "--output", mined, "--number", 1)
-    return study.evaluate(study.train(mined, "--epochs", 5), folder, "--compare", "bm25", "fusion", study.model)
+    run, against = study.train(mined, "--epochs", 5), ("--compare", "bm25", "fusion", study.model)
+    unseen = write_unseen(folder, study.work / "unseen")
+    return study.evaluate(run, folder, *against) | {"unseen": study.evaluate(run, unseen, *against)}
+
+
+def write_unseen(folder: Path, target: Path) -> Path:
+    """Write the retrieval set with the test claims whose abstracts no train claim has."""
+    (target / "qrels").mkdir(parents=True)
+    for name in ("corpus.jsonl.gz", "queries.jsonl"):
+        shutil.copy(folder / name, target)
+    judged = {split: read_text(folder / "qrels" / f"{split}.tsv").splitlines() for split in ("train", "test")}
+    trained = {row.split("\t")[1] for row in judged["train"][1:]}
+    seen = {row.split("\t")[0] for row in judged["test"][1:] if row.split("\t")[1] in trained}
+    rows = [row for row in judged["test"] if row.split("\t")[0] not in seen]
+    (target / "qrels" / "test.tsv").write_text("\n".join(rows), encoding="utf-8")
+    return target
 
 
 def run_german(study: Study) -> Record:
