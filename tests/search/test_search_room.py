@@ -206,7 +206,7 @@ def test_appended_documents_are_found_and_a_second_build_is_refused(tmp_path: Pa
 
 def test_another_model_is_refused_and_named(tmp_path: Path) -> None:
     build(tmp_path / "index", make_documents(3), make_description())
-    with pytest.raises(ValueError, match="weights is '1', not '2'"):
+    with pytest.raises(ValueError, match="weights: '1' there, '2' here"):
         build(tmp_path / "index", make_documents(3), make_description(weights="2"), append=True)
 
 

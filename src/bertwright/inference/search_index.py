@@ -15,7 +15,7 @@ from bertwright.base.files import digest_bytes, read_json
 from bertwright.base.reporter import SILENT, Reporter
 from bertwright.inference.bert import Bert, embedding_warnings
 from bertwright.inference.python_inputs import check_text
-from bertwright.inference.text_vectors import embed_by_role, normalize_vectors
+from bertwright.inference.text_vectors import check_has_vectors, embed_by_role, normalize_vectors
 from bertwright.models.pooling import Vectors
 from bertwright.search.vector_index import (
     MODEL,
@@ -68,7 +68,8 @@ class SearchIndex:
 
     @classmethod
     def open(cls, folder: Path | str, model: Bert) -> SearchIndex:
-        """Open an index. Raises ValueError if it is unfinished, damaged, or of another model."""
+        """Open an index. Raises ValueError if it is unfinished, damaged, or of another model, and for a re-ranker."""
+        check_has_vectors(model)
         index, given = VectorIndex(Path(folder)), describe_model(model)
         if {**(known := index.description.model)} != given:
             name = next(name for name in given if known.get(name) != given[name])
