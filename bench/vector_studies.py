@@ -177,7 +177,9 @@ def train_theirs(study: Study, train: Path) -> Path:
 
     torch.manual_seed(study.seed)
     rows = [json.loads(line) for line in train.read_text(encoding="utf-8").splitlines()]
-    model = SentenceTransformer(str(save_start(study)), device="cpu")
+    start = study.work / "start"
+    bertwright.load(study.model, "cpu").save(start)
+    model = SentenceTransformer(str(start), device="cpu")
     loss, steps = MultipleNegativesRankingLoss(model), len(rows) // PAIRS
     optimizer = torch.optim.AdamW(model.parameters(), lr=MINI_RATE, weight_decay=0.0)
     model.train()
@@ -190,14 +192,6 @@ def train_theirs(study: Study, train: Path) -> Path:
     model.eval()
     folder = study.work / "sentence-transformers"
     model.save(str(folder))
-    return folder
-
-
-def save_start(study: Study) -> Path:
-    """Save the untrained vectors of the own encoder as a folder of sentence-transformers, and return it."""
-    folder = study.work / "start"
-    if not folder.exists():
-        bertwright.load(study.model, "cpu").save(folder)
     return folder
 
 

@@ -126,6 +126,7 @@ def distill(settings: DistillSettings, reporter: Reporter = SILENT) -> Path:
     from bertwright.inference.bert import open_model
     from bertwright.inference.static_vectors import save_static_model
     from bertwright.tasks.classification import Classification
+    from bertwright.tasks.embedding import Embedding
     from bertwright.training.context import execution_context
 
     with execution_context(settings.device) as context:
@@ -133,7 +134,7 @@ def distill(settings: DistillSettings, reporter: Reporter = SILENT) -> Path:
         teacher = open_model(settings.teacher, context.device, context.dtype)
         if settings.static is not None:
             save_static_model(teacher, settings.static, settings.run, reporter)
-            example = f"bertwright search build {shlex.quote(str(settings.run))} FILE --index index"
+            example = f"bertwright {Embedding.example_command.format(shlex.quote(str(settings.run)))}"
             reporter.record(Outputs({"model": settings.run, "try it": example}))
             return settings.run
         check_layers(teacher, settings.layers)

@@ -47,7 +47,7 @@ class Windows(NamedTuple):
 
 def check_has_vectors(model: Bert) -> None:
     """Raise ValueError for a re-ranker, whose states were trained for pairs alone."""
-    if model.task is not None and model.task.kind == Reranking.kind:
+    if isinstance(model.task, Reranking):
         raise ValueError("a re-ranker has no vectors of texts; name a model of vectors, and this one with --reranker")
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast, get_arg
 
 import numpy as np
 
+from bertwright.base.messages import count_of
 from bertwright.base.ragged import flat_ranges
 from bertwright.base.settings import did_you_mean
 from bertwright.metrics.example_scores import ExampleScores
@@ -300,8 +301,7 @@ class Tagging(Task[TagExample, TagPrediction]):
         starts = {f"B{label[1:]}" for label in self.labels if self._scheme == "iob1" and split_tag(label)[1]}
         unseen = {tag: count for tag, count in counts.items() if tag not in starts.union(self.labels)}
         if unseen:
-            number = sum(unseen.values())
-            having = "1 word has a tag" if number == 1 else f"{number:,} words have tags"
+            having = count_of(sum(unseen.values()), "word has a tag", "words have tags")
             tags = ", ".join(sorted(unseen))
             found.append(f"{having} that the training data lack ({tags}): scored, but never predicted")
         return found
